@@ -136,11 +136,9 @@ def corrupted(graphs: Graphs, change: str, level: float, rng: np.random.Generato
         rng: For what is random.
     """
     changes: dict[str, Callable[[Graphs, float, np.random.Generator], Graphs]] = {
-        "edge_drop": _dropped,
-        "edge_rewire": _rewired,
-        "feature_noise": _noised,
+        "edge_drop": _dropped, "edge_rewire": _rewired, "feature_noise": _noised,
         "feature_mask": _masked,
-    }
+    }  # fmt: skip
     return changes[change](graphs, level, rng)
 
 

@@ -168,10 +168,7 @@ def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
         "claims": claims,
         "pairs": pairs,
         "cells": _by_cell(own),
-        "detection": _detection(table),
-        "paper_means": _paper_means(table),
         "paper": _paper(table),
-        "paper_msp": _msp(table),
         **_published(published),
         "published_claims": claimed(_with_paper(published), CLAIMS)[0],
     }
@@ -294,46 +291,12 @@ def _by_cell(table: pd.DataFrame) -> dict[str, Any]:
     return {cell: _rows(own.loc[[key for key in MAIN if key in own.index]]) for cell, own in every}
 
 
-def _aurocs(rows: pd.DataFrame, by: str) -> dict[str, Any]:
-    means = rows.groupby(["cell", by])["auroc"].mean().round(3).unstack()
-    return {str(cell): row.dropna().to_dict() for cell, row in means.iterrows()}
-
-
-def _detection(table: pd.DataFrame) -> dict[str, Any]:
-    """Per cell the AUROC of ID against OOD test rows of novelty, of `choose(1.2)`'s other scores
-    and of energies."""
-    named = ("novelty", "choose 1.2")
-    methods = (*named, "gnnsafe", "gebm", "gebm, with edges")
-    rows = table[(table["split"] == "detection") & table["method"].isin(methods)]
-    names = rows["calibration"].where(rows["method"].isin(named), rows["method"])
-    return _aurocs(rows.assign(score=names), "score")
-
-
-def _msp(table: pd.DataFrame) -> dict[str, Any]:
-    """The same by the largest probability of the paper's networks and of controls."""
-    rows = _with_paper(table)
-    rows = rows[(rows["split"] == "detection") & (rows["calibration"] == "msp")]
-    return _aurocs(rows[rows["method"].isin([*CONTROLS, *ANCHORED])], "method")
-
-
-def _paper_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the paper's networks in all readings, and of controls with the same seeds."""
-    names = [*CONTROLS, "T = 2", *(method + reading for method in ANCHORED for reading in READ)]
-    rows = _with_paper(table)
-    return rows[rows["method"].isin(names)]
-
-
-def _paper_means(table: pd.DataFrame) -> dict[str, Any]:
-    """Of nodes and of graphs, by split."""
-    rows = _paper_rows(table)
-    kinds = {k: rows[[k in groups(c) for c in rows["cell"]]] for k in ("nodes", "graphs")}
-    return {k: {s: _overview(own, s) for s in SPLITS} for k, own in kinds.items() if len(own)}
-
-
 def _paper(table: pd.DataFrame) -> dict[str, Any]:
-    """Per cell and network a few measures at all levels, on OOD test rows."""
-    rows = _paper_rows(table)
-    rows = rows[(rows["split"] == "ood_test") & (rows["method"] != "T = 2")]
+    """Per cell and network of the paper, in all readings, and of controls with the same seeds: a
+    few measures at all levels, on OOD test rows."""
+    names = [*CONTROLS, *(method + reading for method in ANCHORED for reading in READ)]
+    rows = _with_paper(table)
+    rows = rows[rows["method"].isin(names) & (rows["split"] == "ood_test")]
     means = rows.groupby(["cell", "method", "calibration"])[FEW].mean().round(3)
     found: dict[str, Any] = {}
     for (cell, method), own in means.groupby(["cell", "method"]):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         shifts,
     )  # fmt: skip
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
-    from gduq.anchoring.linear import AnchoredLinear
+    from gduq.anchoring.equation import AnchoredLinear
     from gduq.bundle import export, load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
@@ -70,44 +70,12 @@ def lazy_names(
 
 
 __all__ = [
-    "Anchored",
-    "AnchoredLinear",
-    "BundleError",
-    "ClassPrediction",
-    "Ensemble",
-    "Evaluation",
-    "HeadEnsemble",
-    "InputError",
-    "LabelPrediction",
-    "LastLayerLaplace",
-    "MCDropout",
-    "Neighbours",
-    "Network",
-    "NotFittedError",
-    "Prediction",
-    "Recipe",
-    "Stack",
-    "ValuePrediction",
-    "anchor",
-    "anchoring",
-    "bundle",
-    "calibration",
-    "choose",
-    "conformal",
-    "cut_points",
-    "data",
-    "evaluate",
-    "export",
-    "fit",
-    "load",
-    "metrics",
-    "nn",
-    "ood",
-    "predict",
-    "prediction",
-    "report",
-    "save",
-    "shifts",
+    "Anchored", "AnchoredLinear", "BundleError", "ClassPrediction", "Ensemble", "Evaluation",
+    "HeadEnsemble", "InputError", "LabelPrediction", "LastLayerLaplace", "MCDropout",
+    "Neighbours", "Network", "NotFittedError", "Prediction", "Recipe", "Stack", "ValuePrediction",
+    "anchor", "anchoring", "bundle", "calibration", "choose", "conformal", "cut_points", "data",
+    "evaluate", "export", "fit", "load", "metrics", "nn", "ood", "predict", "prediction",
+    "report", "save", "shifts",
 ]  # fmt: skip
 
 
@@ -115,7 +83,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "gduq.anchoring": "Anchored Recipe anchor cut_points",
-        "gduq.anchoring.linear": "AnchoredLinear",
+        "gduq.anchoring.equation": "AnchoredLinear",
         "gduq.bundle": "export load save",
         "gduq.errors": "BundleError InputError NotFittedError",
         "gduq.evaluation": "Evaluation evaluate",

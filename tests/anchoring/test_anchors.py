@@ -157,7 +157,7 @@ def test_streaming_in_any_chunks_is_one_batch(
     torch.testing.assert_close(source.mean, rows.mean(dim=0), rtol=1e-12, atol=1e-12)
     varied = deviation > 0
     assert ((source.std - deviation).abs()[varied] <= 1e-7 * deviation[varied] + 1e-15 * size).all()
-    assert (source.std[~varied] == source.floor).all()
+    assert (source.std[~varied] == 1e-3).all()
 
     observed = GaussianAnchors(rows.size(1))
     for chunk in chunks:
@@ -171,11 +171,11 @@ def test_constant_columns_move_by_the_floor(value: float, sparse: bool) -> None:
     rows = torch.full((1000, 2), value, dtype=torch.float64)
     rows[:, 1] = torch.arange(1000)
     chunks = [c.to_sparse_csr() if sparse else c for c in rows.split(7)]
-    source = GaussianAnchors(2, floor=0.25).fit(chunks)
-    assert source.std[0] == 0.25
+    source = GaussianAnchors(2).fit(chunks)
+    assert source.std[0] == 1e-3
     assert source.std[1] > 288
     drawn = source.draw(rows, 4000, seeded(0))[:, 0] - value
-    assert 0.23 < drawn.std() < 0.27
+    assert 0.0009 < drawn.std() < 0.0011
 
 
 def test_small_variances_are_not_constants() -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 
 import gduq
@@ -176,16 +177,59 @@ def test_an_optimiser_made_too_early_is_noticed() -> None:
     assert model(graph).shape == (3, 3)
 
 
-def test_the_prefix_runs_once_for_all_anchors() -> None:
-    net, graph = make("Plain"), graphs()
-    model = wrapped(net, "lin")
+@pytest.mark.parametrize("at", ["conv2", "lin"])
+def test_the_prefix_runs_once_for_all_anchors(at: str) -> None:
+    """In prediction, and in a training step of a frozen network."""
+    model = gduq.anchor(make("Plain"), at, freeze=True, num_anchors=3, like=graphs())
+    model.set_bank(torch.randn(3, model.point.channels).double())
     calls: list[str] = []
-    for name in ("conv1", "conv2"):
-        module = model.point.net.get_submodule(name)
-        original = module.forward
-        module.forward = lambda *a, o=original, n=name, **k: (calls.append(n), o(*a, **k))[1]
-    model.sample(graph)
-    assert calls == ["conv1", "conv2"]
+    model.point.net.conv1.register_forward_hook(lambda *_: calls.append("hook"))
+    forward = model.point.net.conv1.forward
+    model.point.net.conv1.forward = lambda *a, **k: (calls.append("call"), forward(*a, **k))[1]
+    model.sample(graphs())
+    assert calls == ["call", "hook"]
+    model.train().training_pass(graphs(), draws=4)
+    assert calls == ["call", "hook"] * 2
+
+
+class Wide(nn.Module):
+    """A layer behind one that reads many channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(1000, 4), pyg.GCNConv(4, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv2(self.conv1(x.log1p(), edge_index).relu(), edge_index)
+
+
+class Large(TorchDispatchMode):
+    """Counts the tensors of a size that are made."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.made = size, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, Tensor)}
+        if isinstance(out, Tensor) and out.numel() >= self.size:
+            self.made += out.untyped_storage().data_ptr() not in known
+        return out
+
+
+def test_a_wide_input_is_copied_by_the_network_only() -> None:
+    """Fitting and predicting with a frozen network: as often as that runs, whatever K is."""
+    nodes = 50
+    edges = torch.randint(nodes, (2, 200), generator=torch.Generator().manual_seed(0))
+    graph = Data(x=torch.rand(nodes, 1000), edge_index=edges, y=torch.arange(nodes) % 3)
+    model = gduq.anchor(Wide(), "conv2", freeze=True, like=graph, calibrate="clean")
+    model.point.net.conv1.register_forward_hook(lambda *_: runs.append(1))
+    rows, runs = torch.arange(nodes) < 25, list[int]()
+    with Large(graph.x.numel()) as large:
+        gduq.fit(model, gduq.data.View(graph, rows), gduq.data.View(graph, ~rows), epochs=2)
+        gduq.predict(model, graph)
+    assert large.made <= len(runs)  # x.log1p()
 
 
 def test_graphnorm_is_not_mixed_over_anchors() -> None:

@@ -23,7 +23,7 @@ from gduq.data import View
 from gduq.data.smiles import molecules
 from gduq.nn import GNN
 from gduq.nn.bond_gnn import BondGNN
-from gduq.nn.neighbourhoods import Structure
+from gduq.nn.layers import Structure
 
 # Two epochs teach a network little.
 pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing of y")
@@ -402,7 +402,7 @@ def test_operators_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> N
     for kind in ("gcn", "gin"):
         structure = Structure.of(graph).repeat(2)
         mixed, gain = structure.mix(z, kind), structure.gain(kind, z.dtype)
-        monkeypatch.setattr("gduq.nn.neighbourhoods.exporting", lambda: True)
+        monkeypatch.setattr("gduq.nn.layers.exporting", lambda: True)
         torch.testing.assert_close(structure.mix(z, kind), mixed)
         torch.testing.assert_close(structure.gain(kind, z.dtype), gain)
         monkeypatch.undo()

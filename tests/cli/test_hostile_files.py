@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gduq.data import save, stream
-from gduq.data.files import open_source
 from gduq.data.outputs import Reject
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation
@@ -95,7 +94,7 @@ def test_kept_columns_stay_with_their_rows(place, data):
         rows = [item for part in places.read(path, 2) for item in part]
     except InputError:
         return
-    again = [index for index, _ in open_source(path)]
+    again = [index for index, _ in stream(path)]
     assert [item.row for item in rows] == again
     assert all(len(item.kept) == 1 for item in rows)
 
@@ -183,7 +182,7 @@ def test_config_files(place, data):
     path = place / "run.toml"
     path.write_bytes(changed(CONFIG, data))
     try:
-        assert RunConfig.from_toml(path).hash
+        assert RunConfig.read(path).hash
     except InputError as error:
         one_sentence(error)
 

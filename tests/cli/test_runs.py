@@ -75,7 +75,7 @@ def test_evaluate_shows_and_writes(trained, tmp_path):
     assert shown.splitlines()[0].split()[:3] == ["split", "calibrator", "accuracy"]
     assert max(map(len, shown.splitlines())) < 120
     run("evaluate", trained, "-o", tmp_path / "e.md")
-    assert "## Accuracy and calibration" in (tmp_path / "e.md").read_text()
+    assert "## Metrics" in (tmp_path / "e.md").read_text()
     found = json.loads(run("evaluate", trained, "--json").stdout)
     assert {row["split"] for row in found["table"]} >= {"id_test", "ood_test"}
     run("evaluate", trained, "-o", tmp_path / "e.json")

@@ -168,7 +168,7 @@ MISTAKES = {
     "my.csv --task regression": "'data.task'",
     "my.csv --unit a --unit b": "1 units, one per target",
     "my.csv --epochs 0": "'training.epochs'",
-    "my.csv --set training.epoch=3": "Did you mean 'epochs'",
+    "my.csv --set training.epoch=3": "Did you mean 'training.epochs'",
     "my.csv --root my.csv": "which is a file",
     "my.csv --data cbas/color/concept": "one thing to train on",
     "several.csv": "--target 'assay *' for all",
@@ -183,7 +183,7 @@ MISTAKES = {
     "my.pickle": "a .csv or .tsv table",
     "my.pt": "gduq.data.save",
     "nowhere": "a file, a folder",
-    "broken.toml": "valid TOML",
+    "broken.toml": "a TOML file",
     "": "your data, the name of a dataset",
 }
 

@@ -78,7 +78,7 @@ def test_a_stored_object_is_not_imported(trained, tmp_path):
 
 def test_a_config_is_trusted_when_told_so(trained, tmp_path):
     (tmp_path / "own.toml").write_text('[data]\nsource = "mine:graphs"\n')
-    assert RunConfig.from_toml(tmp_path / "own.toml", trust_source=True).data.is_object
+    assert RunConfig.read(tmp_path / "own.toml", trust_source=True).data.is_object
     assert RunFolder(trained).config.data.is_object  # the same name, which is now trusted
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gduq.data.files import open_source, read, read_tu, save, stream
+from gduq.data.files import read, save, stream
 from gduq.data.outputs import Reject
 from gduq.errors import InputError
 from gduq.graphs.packed import Packed
@@ -58,7 +58,7 @@ def test_save_takes_any_graphs(tmp_path: Path, kind: str) -> None:
     path = save(given, tmp_path / "g.safetensors", class_names=("no", "yes"))
     found = read(path)
     assert [g.x[0, 0].item() for g in found] == [0, 1, 2]
-    assert open_source(path).class_names == ("no", "yes")
+    assert stream(path).class_names == ("no", "yes")
     assert len(View(found)) == 3
 
 
@@ -109,9 +109,9 @@ def test_unknown_sources(tmp_path: Path, name: str, message: str) -> None:
 def test_other_classes_than_asked_for(tmp_path: Path) -> None:
     path = save([graph(0)], tmp_path / "g.safetensors", class_names=("no", "yes"))
     with pytest.raises(InputError, match="the classes"):
-        open_source(path, class_names=("yes", "no"))
+        stream(path, class_names=("yes", "no"))
     plain = save([graph(0)], tmp_path / "h.safetensors")
-    assert open_source(plain, class_names=("yes", "no")).class_names == ("yes", "no")
+    assert stream(plain, class_names=("yes", "no")).class_names == ("yes", "no")
 
 
 # -- rejects -------------------------------------------------------------------------------------
@@ -163,15 +163,14 @@ def test_a_tu_folder_is_that_of_pyg(tmp_path: Path) -> None:
     folder = tu_folder(tmp_path / "TOY" / "raw")
     (folder / "TOY_node_labels.txt").write_text("".join(f"{i % 3}\n" for i in range(20)))
     (folder / "TOY_graph_labels.txt").write_text("".join(f"{3 - 4 * (i % 2)}\n" for i in range(10)))
-    for attributes in (True, False):
-        wanted = TUDataset(str(tmp_path), "TOY", use_node_attr=attributes, force_reload=True)
-        found = read_tu(folder.parent, attributes=attributes)
-        assert found.class_names == ("-1", "3")
-        for one, other in zip(found.graphs, wanted, strict=True):
-            assert torch.equal(one.x, other.x)
-            assert torch.equal(one.edge_index, other.edge_index)
-            assert torch.equal(one.y, other.y)
-    named = read_tu(folder, class_names=("3", "7", "-1"))
+    wanted = TUDataset(str(tmp_path), "TOY", use_node_attr=True, force_reload=True)
+    found = stream(folder.parent)
+    assert found.class_names == ("-1", "3")
+    for one, other in zip(found.graphs, wanted, strict=True):
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.edge_index, other.edge_index)
+        assert torch.equal(one.y, other.y)
+    named = stream(folder, class_names=("3", "7", "-1"))
     assert [int(graph.y) for graph in named.graphs[:2]] == [0, 2]
 
 

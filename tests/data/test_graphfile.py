@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch_geometric.data import Data
 
-from gduq.data.graphfile import read_graphs, write_graphs
+from gduq.data import read, save
 from gduq.errors import InputError
 from gduq.graphs.packed import Packed
 from tests.tampering import rewritten
@@ -43,18 +42,18 @@ def assert_same(found: Packed, expected: list[Data]) -> None:
 @settings(deadline=None, max_examples=20)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_out_comes_what_went_in(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
-    path = tmp_path_factory.mktemp("graphs") / "graphs"
+    path = tmp_path_factory.mktemp("graphs") / "g.safetensors"
     graphs = [graph(size, seed, edges=seed % 3) for seed, size in enumerate(sizes)]
-    write_graphs(path, graphs, ("a", "b", "c"))
-    packed = read_graphs(path)
+    save(graphs, path, ("a", "b", "c"))
+    packed = read(path)
     assert_same(packed, graphs)
     assert packed.class_names == ("a", "b", "c")
 
 
 def test_a_selection_is_written_alone(tmp_path: Path) -> None:
     graphs = [graph(3, seed) for seed in range(5)]
-    write_graphs(tmp_path / "g", Packed.pack(graphs)[[4, 1]])
-    assert_same(read_graphs(tmp_path / "g"), [graphs[4], graphs[1]])
+    save(Packed.pack(graphs)[[4, 1]], tmp_path / "g.safetensors")
+    assert_same(read(tmp_path / "g.safetensors"), [graphs[4], graphs[1]])
 
 
 @pytest.mark.parametrize(
@@ -72,13 +71,8 @@ def test_unsound_graphs_are_not_written(
     for key, value in broken.items():
         graphs[1][key] = value
     with pytest.raises(InputError, match=message):
-        write_graphs(tmp_path / "g", graphs)
+        save(graphs, tmp_path / "g.safetensors")
     assert not list(tmp_path.iterdir())
-
-
-def test_graphs_without_edges_attribute(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="edge_index"):
-        write_graphs(tmp_path / "g", [Data(x=torch.ones(2, 1))])
 
 
 # -- files of others, and damaged ones -----------------------------------------------------------
@@ -100,64 +94,51 @@ def changed(path: Path, changes: dict[str, object]) -> Path:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
-    write_graphs(tmp_path / "g", [graph(3), graph(2, 1)])
-    return tmp_path / "g"
+    save([graph(3), graph(2, 1)], tmp_path / "g.safetensors")
+    return tmp_path / "g.safetensors"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"format": "other"}, "other instead of gduq.graphs"),
-        ({"format": "gduq.graphs 3"}, "gduq.graphs 3 instead of gduq.graphs 4"),
-        ({"ptr__node": torch.tensor([0, 4, 3])}, "offsets 'node'"),
-        ({"ptr__node": torch.tensor([1, 3, 5])}, "offsets 'node'"),
-        ({"ptr__node": torch.tensor([0.0, 3, 5])}, "offsets 'node'"),
-        ({"ptr__node": torch.tensor([0, 3, 6])}, "6 rows of 'x'"),
-        ({"ptr__node": torch.tensor([0])}, "at least one graph"),
+        ({"format": "gduq.graphs 3"}, "gduq.graphs 3 instead of gduq.graphs 5"),
+        ({"nodes": torch.tensor([0, 4, 3])}, "offsets"),
+        ({"nodes": torch.tensor([1, 3, 5])}, "offsets"),
+        ({"nodes": torch.tensor([0.0, 3, 5])}, "offsets"),
+        ({"nodes": torch.tensor([0, 3, 6])}, "x of shape"),
+        ({"nodes": torch.tensor([0])}, "at least one graph"),
         ({"data__x": torch.ones(4, 2)}, "5 rows of 'x'"),
         ({"data__x": torch.ones(5)}, "one row per node"),
         ({"data__edge_index": torch.full((2, 8), 4)}, "node numbers"),
         ({"data__edge_index": torch.zeros(2, 8)}, "int64"),
         ({"data__edge_index": torch.zeros(3, 8).long()}, "shape"),
-        ({"layout": "{}", "deliver": "{}"}, "edge_index"),
-        ({"layout": '{"z": "node"}'}, "data/z"),
-        ({"layout": "{"}, "a sound file of graphs"),
-        ({"layout": None}, "a sound file of graphs"),
-        ({"deliver": '{"x": "system"}'}, "'x' of a dtype"),
-        ({"deliver": '{"x": "text"}'}, "UTF-8 bytes"),
+        ({"text__smiles": torch.full((1,), 255, dtype=torch.uint8)}, "a sound file of graphs"),
+        ({"target_names": None}, "a sound file of graphs"),
         ({"class_names": "3"}, "a sound file of graphs"),
     ],
 )
 def test_hand_made_files_are_checked(sound: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_graphs(changed(sound, changes))
+        read(changed(sound, changes))
 
 
 def test_a_file_cut_off_is_seen(sound: Path) -> None:
     sound.write_bytes(sound.read_bytes()[:-9])
     with pytest.raises(InputError, match="a sound file of graphs"):
-        read_graphs(sound)
+        read(sound)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="did not write"):
-        read_graphs(tmp_path / "model.safetensors")
-    torch.save({"x": 1}, tmp_path / "model.pt")
+        read(tmp_path / "model.safetensors")
+    torch.save({"x": 1}, tmp_path / "pickle.safetensors")
     with pytest.raises(InputError, match=r"a pickle or torch.save file"):
-        read_graphs(tmp_path / "model.pt")
-    (tmp_path / "note.txt").write_text(json.dumps({"x": 1}))
+        read(tmp_path / "pickle.safetensors")
+    (tmp_path / "note.safetensors").write_text(json.dumps({"x": 1}))
     with pytest.raises(InputError, match="a sound file of graphs"):
-        read_graphs(tmp_path / "note.txt")
-
-
-def test_half_precision_is_kept_and_delivered_full(tmp_path: Path) -> None:
-    packed = Packed.pack([graph(3), graph(2, 1)])
-    half = {**packed.tensors, "x": packed.tensors["x"].half()}
-    write_graphs(tmp_path / "g", replace(packed, tensors=half, deliver={"x": "float64"}))
-    found = read_graphs(tmp_path / "g")
-    assert found.tensors["x"].dtype == torch.float16
-    assert found[0].x.dtype == torch.float64
+        read(tmp_path / "note.safetensors")
 
 
 def test_a_header_length_that_looks_like_a_pickle(tmp_path: Path) -> None:
@@ -165,7 +146,7 @@ def test_a_header_length_that_looks_like_a_pickle(tmp_path: Path) -> None:
     starts = set()
     for extra in range(0, 300, 8):  # as headers are filled up
         path = tmp_path / f"{extra}.safetensors"
-        write_graphs(path, [graph(3)], class_names=["x" * extra])
+        save([graph(3)], path, class_names=["x" * extra])
         starts.add(path.read_bytes()[0])
-        read_graphs(path)
+        read(path)
     assert 0x80 in starts

@@ -15,7 +15,7 @@ from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
 from gduq.runs.run import requirements, run
 from gduq.shifts import cut
-from gduq.shifts.domains import Domain
+from gduq.shifts.cuts import Domain
 from tests.cli.cases import CLASSES, rings
 from tests.cli.tables import LABELS, table
 
@@ -98,7 +98,7 @@ def test_the_target_is_what_the_columns_are(files):
         splits = splits_of(config)
         target = target_of(config, splits)
         if kind == "words":
-            assert target is None
+            assert target.kind == "classes"
             assert splits.class_names == ("binds", "no binding")
         else:
             assert target.kind == kind
@@ -205,7 +205,7 @@ def test_a_run_is_known_by_what_the_file_holds(files, tmp_path):
     assert changed.hash != config.hash
     copy.unlink()
     assert changed.with_({"seed": 1}).data.digest == changed.data.digest  # it need not be there
-    with pytest.raises(InputError, match="other content, or none"):
+    with pytest.raises(InputError):
         splits_of(changed)
 
 
@@ -225,7 +225,7 @@ def test_own_data_has_defaults_of_its_own(files):
 def test_no_patience_survives_rewriting(patience, files, tmp_path):
     config = RunConfig(data={"source": str(files["values"])}, training={"patience": patience})
     (tmp_path / "config.json").write_text(config.model_dump_json())
-    again = RunConfig.from_run(tmp_path)
+    again = RunConfig.read(tmp_path)
     assert again == config
     assert again.hash == config.hash
     assert again.training.patience == (patience or None)

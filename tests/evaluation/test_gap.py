@@ -9,7 +9,6 @@ import torch
 
 from gduq import metrics
 from gduq.evaluation import evaluate
-from gduq.evaluation.gap import gap
 from gduq.graphs.view import View
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from tests.report.cases import graph
@@ -33,7 +32,7 @@ def test_the_gap_of_classes_is_confidence_minus_accuracy():
     expected = float(p.confidence.double().mean() - p.correct.double().mean())
     assert found.value == pytest.approx(expected, abs=1e-6)
     assert found.low < found.value < found.high
-    assert found == gap(p, **FAST)
+    assert found == metrics.bootstrap(metrics.gap, p, **FAST)
 
 
 def test_the_gap_of_labels_is_a_mean_over_labels():
@@ -44,7 +43,7 @@ def test_the_gap_of_labels_is_a_mean_over_labels():
     p = LabelPrediction(2 * z, y, ("a", "b"))
     found = evaluate({"id_test": p}, **FAST)
     each = [found.value("id_test", "gap", variant=name).value for name in "ab"]
-    assert each[0] == pytest.approx(gap(p.column(0)).value)
+    assert each[0] == pytest.approx(metrics.gap(p.column(0)))
     assert found.value("id_test", "gap").value == pytest.approx(sum(each) / 2)
 
 

@@ -1,7 +1,5 @@
 """Packed graphs against PyG's own batching."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -107,19 +105,6 @@ def test_a_selection_in_tensors_of_its_own():
     own = Packed.pack(plain)[[0, 2, 5]].materialise()
     assert_same(own.collate(), Batch.from_data_list([plain[i] for i in (0, 2, 5)]))
     assert own.tensors["x"].size(0) == int(own.num_nodes.sum())
-
-
-def test_smaller_dtypes_are_stored_but_not_delivered():
-    plain = graphs()
-    packed = Packed.pack(plain)
-    small = {"x": packed.tensors["x"].half(), "edge_index": packed.tensors["edge_index"].int()}
-    deliver = {**packed.deliver, "x": "float32", "edge_index": "int64"}
-    packed = replace(packed, tensors={**packed.tensors, **small}, deliver=deliver)
-    batch = packed.collate(torch.tensor([4, 3]))
-    assert batch.x.dtype == torch.float32
-    assert batch.edge_index.dtype == torch.int64
-    assert torch.equal(batch.edge_index, Batch.from_data_list([plain[4], plain[3]]).edge_index)
-    assert torch.allclose(batch.x, torch.cat([plain[4].x, plain[3].x]), atol=1e-2)
 
 
 class _Pair(Data):

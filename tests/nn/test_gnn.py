@@ -11,7 +11,7 @@ from torch_geometric.utils import erdos_renyi_graph
 import gduq
 from gduq import InputError
 from gduq.nn import GNN
-from gduq.nn.neighbourhoods import _operators
+from gduq.nn.layers import _operators
 from naive import NaiveGNN
 
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")

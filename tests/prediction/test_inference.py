@@ -81,7 +81,7 @@ def inferred(source: str, entries: list[Any], outputs: int, folder: Path) -> Tar
     if source == "table":
         return own_of(RunConfig(data={"source": str(path), "targets": names})).target
     (folder / "c.toml").write_text(f'[data]\nsource = "{path}"\ntargets = {names}\n')
-    return own_of(RunConfig.from_toml(folder / "c.toml")).target
+    return own_of(RunConfig.read(folder / "c.toml")).target
 
 
 @pytest.mark.filterwarnings("ignore")

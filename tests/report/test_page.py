@@ -277,16 +277,6 @@ def test_json_holds_every_number_and_the_verdict(tmp_path):
     assert (row["value"], row["low"], row["high"]) == value
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "report.json"
-    path.write_text("old")
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        write(Subject("a", {"t": prediction(m=30)}, evaluation=three()[0].result), path)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_prediction_with_class_names_of_the_splits():
     p = prediction()
     bare = ClassPrediction(p.samples, p.target)

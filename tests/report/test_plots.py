@@ -40,34 +40,18 @@ NAMES = [f"method number {i}" for i in range(7)]
 SEVEN_VALUES = {name: draw_values(seed=i) for i, name in enumerate(NAMES)}
 SEVEN = {name: draw(seed=i) for i, name in enumerate(NAMES)}
 FIGURES = {
-    "reliability": lambda: plots.reliability_diagram(draw()),
-    "reliability, named": lambda: plots.reliability_diagram(SEVEN),
-    "reliability, mass": lambda: plots.reliability_diagram({"a": draw()}, binning="mass"),
+    "reliability": lambda: plots.reliability_diagram(SEVEN),
     "risk": lambda: plots.risk_coverage(draw()),
-    "risk, named": lambda: plots.risk_coverage(SEVEN),
-    "scores": lambda: plots.score_histograms(draw(), draw(seed=1, noise=3)),
-    "scores, named": lambda: plots.score_histograms(
+    "scores": lambda: plots.score_histograms(
         draw(), {"val": draw(seed=1, noise=2), "test": draw(seed=2, noise=3)}, "epistemic"
     ),
-    "scores, fitted": lambda: plots.score_histograms(draw(), draw(seed=1), "knn", train=draw()),
     "parity": lambda: plots.parity(draw_values()),
-    "levels": lambda: plots.calibration_curve(draw_values()),
-    "levels, named": lambda: plots.calibration_curve(SEVEN_VALUES),
-    "errors": lambda: plots.error_by_uncertainty(draw_values()),
-    "errors, named": lambda: plots.error_by_uncertainty(SEVEN_VALUES),
+    "levels": lambda: plots.calibration_curve(SEVEN_VALUES),
+    "errors": lambda: plots.error_by_uncertainty(SEVEN_VALUES),
     "precision": lambda: plots.precision_recall(draw_labels().column(1)),
-    "precision, named": lambda: plots.precision_recall(
-        {name: draw_labels(seed=i).column(0) for i, name in enumerate(NAMES)}
-    ),
-    "risk of values": lambda: plots.risk_coverage(draw_values()),
-    "scores of values": lambda: plots.score_histograms(draw_values(), draw_values(seed=1)),
     "scores of labels": lambda: plots.score_histograms(draw_labels(), draw_labels(seed=1)),
     "severity": lambda: plots.severity_lines(
         {"a": {0: metrics.Interval(0.1, 0.0, 0.2), 10: metrics.Interval(0.3, 0.2, 0.4)}}, "ECE"
-    ),
-    "severity, named": lambda: plots.severity_lines(
-        {"a": dict.fromkeys(("none", "a very strong shift"), metrics.Interval(0.1, 0.0, 0.2))},
-        "ECE",
     ),
 }
 
@@ -115,8 +99,6 @@ def test_risk_coverage_draws_the_curve_and_thins_long_ones():
     p = draw(50)
     line = plots.risk_coverage(p).axes[0].lines[0]
     assert line.get_ydata() == pytest.approx(metrics.risk_coverage(p).risk.numpy())
-    best = plots.risk_coverage(p).axes[0].lines[1].get_ydata()
-    assert best.mean() == pytest.approx(metrics.aurc(p) - metrics.excess_aurc(p))
     long = plots.risk_coverage(draw(5000)).axes[0].lines[0]
     assert len(long.get_xdata()) <= 1000
     assert long.get_xdata()[-1] == 1.0
@@ -141,28 +123,16 @@ def test_histograms_hold_all_rows_and_name_the_auroc():
 
 def test_severity_draws_values_on_a_scale():
     numbers = {r: metrics.Interval(r / 100, 0.0, 1.0) for r in (30, 0, 10)}
-    for named in (numbers, {f"rotation={r}": v for r, v in numbers.items()}):
-        axes = plots.severity_lines({"a": named}, "Brier score").axes[0]
-        assert list(axes.lines[0].get_xdata()) == [0, 10, 30]
-        assert axes.lines[0].get_ydata() == pytest.approx([0.0, 0.1, 0.3])
+    axes = plots.severity_lines({"a": numbers}, "Brier score", "rotation").axes[0]
+    assert list(axes.lines[0].get_xdata()) == [0, 10, 30]
+    assert axes.lines[0].get_ydata() == pytest.approx([0.0, 0.1, 0.3])
     assert axes.get_xlabel() == "rotation"
-    mixed = {"rotation=1": numbers[0], "noise=2": numbers[10]}
-    axes = plots.severity_lines({"a": mixed}, "ECE").axes[0]
-    assert [t.get_text() for t in axes.get_xticklabels()] == list(mixed)
 
 
 def test_lines_differ_by_more_than_colour():
     lines = plots.risk_coverage(SEVEN).axes[0].lines
     assert len({line.get_color() for line in lines}) == 7
     assert len({str(line._dash_pattern) for line in lines}) == 7
-
-
-def test_reliability_of_rows_that_are_all_right() -> None:
-    """Rounding puts an interval's end a little beside the accuracy it surrounds."""
-    for seed in range(4):
-        x = torch.randn(1, 300, 3, generator=torch.Generator().manual_seed(seed)) * 4
-        figure = plots.reliability_diagram(ClassPrediction(x, target=x[0].argmax(1)))
-        assert figure.axes
 
 
 # -- values and rare classes ---------------------------------------------------------------------
@@ -183,7 +153,7 @@ def test_parity_tells_rows_that_are_missed():
     assert inside.get_label() == f"80 % intervals: {100 * held.mean():.0f} % hold the truth"
     assert axes.get_xlabel() == "true logS / log mol/L"
     many = plots.parity(draw_values(5000)).axes[0].containers
-    assert sum(len(c.lines[0].get_xdata()) for c in many) <= 1000
+    assert sum(len(c.lines[0].get_xdata()) for c in many) <= 300
 
 
 def test_levels_draw_the_curve_and_its_band():
@@ -237,22 +207,24 @@ def test_risk_of_values_is_an_rmse():
     assert (best <= axes.lines[0].get_ydata() + 1e-12).all()
 
 
-def test_bad_input():
-    p, v, two = draw(30), draw_values(20), ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))
-    for call, message in [
-        (lambda: plots.reliability_diagram({}), "one to 7 predictions"),
-        (lambda: plots.risk_coverage({str(i): p for i in range(8)}), "one to 7 predictions"),
-        (lambda: plots.score_histograms(p, {str(i): p for i in range(7)}), "one to 6"),
-        (lambda: plots.calibration_curve({}), "one to 7 predictions"),
-        (lambda: plots.reliability_diagram(ClassPrediction(p.samples)), "with targets"),
-        (lambda: plots.reliability_diagram(draw_labels()), r"column\(t\)"),
-        (lambda: plots.risk_coverage(p[:0]), "at least one row"),
-        (lambda: plots.score_histograms(p, p, "nope"), "a score for"),
-        (lambda: plots.parity(two), r"column\(t\)"),
-        (lambda: plots.parity(ValuePrediction(v.samples)), "with targets"),
-        (lambda: plots.error_by_uncertainty(v, bins=30), "at least as many rows as bins"),
-        (lambda: plots.precision_recall(p), r"two classes, got 3.*column\(t\)"),
-        (lambda: plots.precision_recall(draw_labels()), r"column\(t\)"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            call()
+P, V = draw(30), draw_values(20)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: plots.reliability_diagram({}),
+        lambda: plots.risk_coverage({str(i): P for i in range(8)}),
+        lambda: plots.score_histograms(P, {str(i): P for i in range(7)}),
+        lambda: plots.reliability_diagram(ClassPrediction(P.samples)),
+        lambda: plots.reliability_diagram(draw_labels()),
+        lambda: plots.risk_coverage(P[:0]),
+        lambda: plots.score_histograms(P, P, "nope"),
+        lambda: plots.parity(ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))),
+        lambda: plots.error_by_uncertainty(V, bins=30),
+        lambda: plots.precision_recall(P),
+    ],
+)
+def test_bad_input(call):
+    with pytest.raises(InputError):
+        call()

@@ -290,11 +290,6 @@ def test_parameter_counts_are_exact(tmp_path):
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_all_tables_are_listed():
-    names = [line.split()[0] for line in run("bench").stdout.splitlines()]
-    assert names == list(TABLES)
-
-
 def test_a_table_by_the_command(tmp_path):
     root, out = tmp_path / "bench", tmp_path / "t.json"
     assert "2001310" in run("bench", "parameters", "--root", root, "--workers", 0, "-o", out).stdout

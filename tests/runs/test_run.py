@@ -12,10 +12,9 @@ import torch
 import gduq
 from gduq._io import write_json
 from gduq.errors import InputError
-from gduq.runs import training
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import RunFolder
-from gduq.runs.run import recalibrate, run
+from gduq.runs.run import run
 
 CONFIG = RunConfig(
     data={"name": "cbas/color/concept"},
@@ -51,7 +50,7 @@ def no_training(root, monkeypatch):
     def fit(*args, **options):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr("gduq.runs.run.fit", fit)
 
 
 def test_what_a_run_leaves(root):
@@ -65,7 +64,6 @@ def test_what_a_run_leaves(root):
     assert p["ood_test"].samples.shape == (4, 140, 4)
     assert len(folder.history) == 4
     info = folder.info
-    assert info["status"] == "finished"
     assert info["rows"]["ood_test"] == 140
     assert info["parameters"] > 0
     assert info["seconds"]["train"] > 0
@@ -88,18 +86,18 @@ def test_asked_again_nothing_is_trained(root, no_training):
     more = go(ANCHORED.with_({"calibrators": ("spline", "gats", "rescaled_paper")}), root)
     asked = {"temperature", "spline", "gats", "rescaled_paper"}
     assert asked <= set(more.evaluation().table["calibrator"])
-    again = recalibrate(more.path, ["vector"])
+    again = RunFolder(more.path).recalibrate(["vector"])
     assert asked | {"vector"} <= set(again.evaluation().table["calibrator"])
     with pytest.raises(InputError, match="vector"):
-        recalibrate(more, ["vectors"])
+        more.recalibrate(["vectors"])
 
 
 def test_another_calibrator_renews_the_evaluation(root):
     folder = go(CONFIG, root)
     (folder.path / "metrics.json").write_text("of before")
-    recalibrate(folder, ["temperature"])  # known: nothing changes
+    folder.recalibrate(["temperature"])  # known: nothing changes
     assert (folder.path / "metrics.json").read_text() == "of before"
-    recalibrate(folder, ["isotonic"], evaluate=False)
+    folder.recalibrate(["isotonic"], evaluate=False)
     assert not (folder.path / "metrics.json").exists()  # made again when it is asked for
     assert "isotonic" in set(RunFolder(folder.path).evaluation().table["calibrator"])
 
@@ -147,7 +145,7 @@ def test_calibration_can_be_left_to_others(root):
 
 
 def test_mean_logits_are_the_papers_average(root):
-    folder = recalibrate(go(ANCHORED, root), ["mean_logits"])
+    folder = go(ANCHORED, root).recalibrate(["mean_logits"])
     p = folder.predictions()["ood_test"]
     found = folder.evaluation().value("ood_test", "nll", "mean_logits").value
     assert found == pytest.approx(gduq.metrics.nll(p.mean_logits()), rel=1e-5)
@@ -248,7 +246,7 @@ def replace(source, target):
 names, real, os.replace = [], os.replace, replace
 gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
 torch.set_num_threads(1)
-run(RunConfig.from_run(sys.argv[1]), sys.argv[2], progress=False, evaluate=False)
+run(RunConfig.read(sys.argv[1]), sys.argv[2], progress=False, evaluate=False)
 """
 
 
@@ -279,6 +277,6 @@ def test_a_calibrator_that_cannot_be_fitted_leaves_the_run_as_it_was(root):
     )
     folder = go(config, root)
     with pytest.raises(InputError, match="cagcn"):
-        recalibrate(folder, ["cagcn"])
+        folder.recalibrate(["cagcn"])
     assert RunFolder(folder.path).config.calibrators == ()
     assert not folder.evaluation().settings["skipped"]

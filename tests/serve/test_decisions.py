@@ -175,10 +175,10 @@ def test_one_hypothesis_never_disagrees():
 
 def test_scores_and_wishes_must_fit_the_kind():
     model = fitted(1, False)
-    with pytest.raises(InputError, match="an OOD score for values"):
+    with pytest.raises(InputError):
         Service(model, settings=Settings(ood_score="energy"))
     known = ValuePrediction(torch.zeros(1, 9, 2), target=torch.zeros(9))
-    with pytest.raises(InputError, match="a wished coverage for values"):
+    with pytest.raises(InputError):
         Decisions(Settings(accuracy=0.9), known)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq._torch import derived
-from gduq.anchoring.linear import AnchoredLinear
+from gduq.anchoring.equation import AnchoredLinear
 from gduq.errors import InputError
 from gduq.models.predictor import CachedRows
 from gduq.prediction import Classes

@@ -234,8 +234,7 @@ def test_graphs_are_packed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Packed, "pack", staticmethod(counted))
     FITS[name](many(50, 0), many(30, 99))
-    assert seen.count(50) == 1
-    assert seen.count(30) <= 9  # validation graphs, and eight copies of them
+    assert sorted(seen) == [30, 50]  # shifted copies are made of what is packed
 
 
 class Clones(TorchDispatchMode):

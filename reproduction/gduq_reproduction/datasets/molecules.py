@@ -7,14 +7,14 @@ downloaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gduq.data
 from gduq import shifts
 from gduq._checks import one_of
 from gduq.data import Splits
-from gduq.shifts.domains import scaffold_ranks
+from gduq.shifts.cuts import scaffold_ranks
 from gduq_reproduction.datasets.raw import cached_graphs, digest, raw_file
 
 __all__ = ["MOLECULES", "load_molecules"]
@@ -26,57 +26,30 @@ _CUTS = {
 }
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """One raw table: its file, rows and columns, and what its target means."""
 
     title: str
     file: str
     rows: int
     target: str
-    smiles: str = "smiles"
     unit: str = ""
     class_names: tuple[str, ...] = ()
+    smiles: str = "smiles"
 
 
 MOLECULES = {
-    "esol": _Source(
-        "ESOL: solubility in water, measured",
-        "esol/raw/delaney-processed.csv",
-        1128,
-        "measured log solubility in mols per litre",
-        unit="log mol/L",
-    ),
-    "freesolv": _Source(
-        "FreeSolv: free energy of hydration, measured",
-        "freesolv/raw/SAMPL.csv",
-        642,
-        "expt",
-        unit="kcal/mol",
-    ),
-    "lipo": _Source(
-        "Lipophilicity: octanol/water distribution at pH 7.4, measured",
-        "lipo/raw/Lipophilicity.csv",
-        4200,
-        "exp",
-        unit="log D",
-    ),
-    "bbbp": _Source(
-        "BBBP: whether a compound passes the blood-brain barrier",
-        "bbbp/raw/BBBP.csv",
-        2050,
-        "BBBP",
-        class_names=("does not pass", "passes"),
-    ),
-    "bace": _Source(
-        "BACE: whether a compound inhibits human beta-secretase 1",
-        "bace/raw/bace.csv",
-        1513,
-        "Class",
-        "mol",
-        class_names=("inactive", "active"),
-    ),
-}
+    "esol": _Source("ESOL: solubility in water, measured", "esol/raw/delaney-processed.csv", 1128,
+                    "measured log solubility in mols per litre", "log mol/L"),
+    "freesolv": _Source("FreeSolv: free energy of hydration, measured", "freesolv/raw/SAMPL.csv",
+                        642, "expt", "kcal/mol"),
+    "lipo": _Source("Lipophilicity: octanol/water distribution at pH 7.4, measured",
+                    "lipo/raw/Lipophilicity.csv", 4200, "exp", "log D"),
+    "bbbp": _Source("BBBP: whether a compound passes the blood-brain barrier", "bbbp/raw/BBBP.csv",
+                    2050, "BBBP", class_names=("does not pass", "passes")),
+    "bace": _Source("BACE: whether a compound inhibits human beta-secretase 1", "bace/raw/bace.csv",
+                    1513, "Class", class_names=("inactive", "active"), smiles="mol"),
+}  # fmt: skip
 
 
 def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:

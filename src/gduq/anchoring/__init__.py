@@ -9,8 +9,8 @@ from torch import nn
 
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.anchors import Source
-from gduq.anchoring.linear import Init
-from gduq.anchoring.locating import cut_points
+from gduq.anchoring.cuts import cut_points
+from gduq.anchoring.equation import Init
 from gduq.anchoring.recipe import Recipe, Scope, make_recipe
 from gduq.errors import InputError
 from gduq.models.predictor import Calibrate, Predictor

@@ -18,13 +18,18 @@ from gduq.anchoring.anchors import (
     anchor_rows,
     make_source,
     source_from,
-    source_name,
-    source_spec,
 )
-from gduq.anchoring.cuts import CutPoint, Uncut
-from gduq.anchoring.head import AnchoredHead, HeadCut, head_outputs
-from gduq.anchoring.linear import AnchoredLinear
-from gduq.anchoring.locating import cut_from, needs_graph, resolve_cut
+from gduq.anchoring.cuts import (
+    AnchoredHead,
+    CutPoint,
+    HeadCut,
+    Uncut,
+    cut_from,
+    head_outputs,
+    needs_graph,
+    resolve_cut,
+)
+from gduq.anchoring.equation import AnchoredLinear
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph, Rows, iterate, label_rows, on_device
@@ -79,7 +84,7 @@ class Anchored(Predictor):
     ) -> None:
         self._init(recipe or Recipe(), call, seed)
         net = net if trunk is not None else copied(net)
-        self.point = Uncut(net, self.recipe.at)
+        self.point = Uncut(net, self.recipe.at)  # type: ignore[assignment]
         if trunk is not None or like is not None or not needs_graph(net, self.recipe.at):
             self._cut(like, trunk)
 
@@ -101,11 +106,10 @@ class Anchored(Predictor):
         recipe = self.recipe
         if recipe.freeze and not point.has_prefix:
             raise InputError(
-                "a place behind something to freeze",
-                "freeze=True at the input",
+                "layers before the anchors for freeze=True",
+                "none at the input",
                 "Anchor at a later place (see gduq.cut_points), or leave freeze out.",
             )
-        generator = torch.Generator().manual_seed(self.seed)
         branch = isinstance(point, HeadCut) and point.tail.plain is not None
         init = "random" if branch else recipe.init  # a branch starts at zero at its end
         if isinstance(point, HeadCut) and not branch and init == "random":
@@ -113,6 +117,7 @@ class Anchored(Predictor):
                 torch.manual_seed(self.seed)
                 point.tail.begin_anew()
         self.point = point
+        generator = torch.Generator().manual_seed(self.seed)
         self.linear = AnchoredLinear.reading_for(point.plain, init, generator)
         del point.__dict__["plain"]
         self.source = source or make_source(recipe.anchors, point.channels, point.moves)
@@ -132,7 +137,7 @@ class Anchored(Predictor):
                 type(graph).__name__,
                 "Call an anchored model with the graph itself: model(data).",
             )
-        if isinstance(self.point, Uncut):
+        if not self.point.channels:
             device = next((p.device for p in self.point.parameters()), torch.device("cpu"))
             self._cut(on_device(graph, device))
 
@@ -163,7 +168,7 @@ class Anchored(Predictor):
         if not self.training:
             self.locate(graph)
             return self._bank_outputs(graph)[0].mean(dim=0)
-        if isinstance(self.point, Uncut):  # an optimiser would lack the new weights
+        if not self.point.channels:  # an optimiser would lack the new weights
             raise InputError(
                 "a model whose place is known before training in a loop of your own",
                 "one that has not seen a graph",
@@ -290,11 +295,17 @@ class Anchored(Predictor):
         self.set_temperature(1.0, None)
 
     def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
-        """Representations of the rows anchors may come from, batch by batch."""
+        """Representations of the rows anchors may come from, batch by batch; not of rows that a
+        mask on the graph sets aside."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
                 self.locate(graph)
-                _check_no_leak(graph, self.point.row_kind == "node")
+                if self.point.row_kind == "node" and isinstance(graph, Data):
+                    chosen = graph.get("row_mask") is not None or "batch_size" in graph.to_dict()
+                    if graph.get("train_mask") is not None and not chosen:
+                        do = "Pass gduq.data.View(data, data.train_mask)."
+                        got = "a graph with a train_mask"
+                        raise InputError("a choice of nodes for the anchors", got, do)
                 graph = on_device(graph, self.linear.weight.device)
                 yield anchor_rows(self.point, self.point.prefix(graph), graph)
 
@@ -307,12 +318,10 @@ class Anchored(Predictor):
     @property
     def anchors(self) -> Tensor:
         """The bank; a model that starts as its network answers as it does before there is one."""
-        if self.bank.size(0):
-            return self.bank
-        if self.recipe.init == "identity":
+        if self.bank.size(0) == 0 and self.recipe.init == "identity":
             return self.bank.new_zeros(1, self.point.channels)
         self.check_ready()
-        raise AssertionError
+        return self.bank
 
     def check_ready(self) -> None:
         if self.bank.size(0) == 0:
@@ -366,14 +375,16 @@ class Anchored(Predictor):
             h = self.linear.residual(h)
         return answer_features(h, graph, self.point.rows, self.point.row_kind)
 
-    # -- keeping -------------------------------------------------------------------------------
+    # -- bundles -------------------------------------------------------------------------------
 
     def spec(self) -> dict[str, Any]:
+        if not self.point.channels:
+            raise InputError("a model that has met a graph", "none", "Train it before it is saved.")
         return {
             "kind": self.kind,
             "call": self.call is not None,
             "recipe": self.recipe.spec(),
-            "source": source_spec(self.source),
+            "source": self.source.spec(),
             "seed": self.seed,
             "point": self.point.spec(),
             "net": network_spec(self.point.net),
@@ -389,24 +400,10 @@ class Anchored(Predictor):
 
     def __repr__(self) -> str:
         net, where = type(self.point.net).__name__, self.point.description
-        if isinstance(self.point, Uncut):
+        if not self.point.channels:
             return f"Anchored({net}, {where})"
-        anchors = self.bank.size(0) or self.recipe.num_anchors
+        anchors, source = self.bank.size(0) or self.recipe.num_anchors, self.source
         frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
         frozen = "only the head learns" if self.trunk is not None else frozen
-        return (
-            f"Anchored({net} at {where}; {anchors} anchors ({source_name(self.source)}); {frozen})"
-        )
-
-
-def _check_no_leak(graph: Graph, node_task: bool) -> None:
-    """Anchors must not come from rows that a mask on the graph sets aside."""
-    if not node_task or isinstance(graph, HeteroData):
-        return
-    chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
-    if graph.get("train_mask") is not None and not chosen:
-        raise InputError(
-            "a choice of nodes for the anchors",
-            "a whole graph with a train_mask",
-            "Pass gduq.data.View(data, data.train_mask).",
-        )
+        name = source.name or type(source).__name__
+        return f"Anchored({net} at {where}; {anchors} anchors ({name}); {frozen})"

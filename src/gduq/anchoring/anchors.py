@@ -21,18 +21,11 @@ if TYPE_CHECKING:
     from gduq.anchoring.cuts import CutPoint
 
 __all__ = [
-    "AnchorSampler",
-    "Anchors",
-    "FixedAnchors",
-    "GaussianAnchors",
-    "ShuffledAnchors",
-    "Source",
-    "anchor_rows",
-    "make_source",
-    "source_from",
-    "source_name",
-    "source_spec",
+    *("AnchorSampler", "Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors"),
+    *("Source", "anchor_rows", "make_source", "source_from"),
 ]
+
+_FLOOR = 1e-3  # deviation of Gaussian anchors in a column that is constant in training
 
 
 class Anchors(nn.Module, ABC):
@@ -41,6 +34,8 @@ class Anchors(nn.Module, ABC):
     In training it sees the rows anchors may come from (`observe`) and hands out one anchor per
     row or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
     """
+
+    name = ""  # that a user asks for it by, and a bundle knows
 
     def observe(self, rows: Tensor) -> None:
         """Take note of training rows ``[n, d]``; no gradient flows."""
@@ -54,12 +49,18 @@ class Anchors(nn.Module, ABC):
         """K anchors ``[K, d]`` from a stream of training rows."""
 
     def spec(self) -> dict[str, Any]:
-        """What its constructor is told, as JSON holds it."""
-        return {}
+        """What makes it again, as JSON holds it; its tensors are the model's."""
+        raise InputError(
+            "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
+            f"an object of class {type(self).__name__}",
+            "Before saving, set model.source = gduq.anchoring.anchors.FixedAnchors(model.bank).",
+        )
 
 
 class ShuffledAnchors(Anchors):
     """Rows of the batch in random order; the bank is a uniform choice of K training rows."""
+
+    name = "shuffle"
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
         if rows.size(0) == 0:
@@ -94,20 +95,22 @@ class ShuffledAnchors(Anchors):
             )
         return kept
 
+    def spec(self) -> dict[str, Any]:
+        return {"kind": self.name}
+
 
 class FixedAnchors(Anchors):
     """A given set of anchors ``[k, d]``: drawn from in training, the bank in evaluation."""
 
+    name = "fixed"
     values: Tensor
 
     def __init__(self, values: Tensor) -> None:
         super().__init__()
         values = torch.as_tensor(values)
         if values.dim() != 2 or not values.is_floating_point() or values.size(0) == 0:
-            raise InputError(
-                "fixed anchors as floats of shape [k, d] with k >= 1",
-                f"{values.dtype} of shape {list(values.shape)}",
-            )
+            got = f"{values.dtype} of shape {list(values.shape)}"
+            raise InputError("fixed anchors as floats of shape [k, d] with k >= 1", got)
         if not torch.isfinite(values).all():
             raise InputError("finite anchors", "NaN or infinite values")
         self.register_buffer("values", values.detach().clone())
@@ -119,13 +122,12 @@ class FixedAnchors(Anchors):
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         if k > self.values.size(0):
-            raise InputError(
-                f"at least {k} fixed anchors", self.values.size(0), "Use a smaller num_anchors."
-            )
+            do = "Use a smaller num_anchors."
+            raise InputError(f"at least {k} fixed anchors", self.values.size(0), do)
         return self.values[:k].clone()
 
     def spec(self) -> dict[str, Any]:
-        return {"shape": list(self.values.shape)}
+        return {"kind": self.name, "shape": list(self.values.shape)}
 
 
 class GaussianAnchors(Anchors):
@@ -133,7 +135,7 @@ class GaussianAnchors(Anchors):
 
     Left alone it follows the batches it sees in training, with a momentum (as BatchNorm does) or,
     without one, as the exact mean over all rows seen; `fit` makes one pass and fixes the
-    statistics. ``floor`` is the deviation of a column that is constant in training.
+    statistics.
 
     Example:
         >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
@@ -141,14 +143,15 @@ class GaussianAnchors(Anchors):
         (tensor([1., 5.], dtype=torch.float64), tensor([1.0000, 0.0010], dtype=torch.float64))
     """
 
+    name = "gaussian"
     count: Tensor
     fixed: Tensor
     mean: Tensor
     _var: Tensor
 
-    def __init__(self, channels: int, momentum: float | None = None, floor: float = 1e-3) -> None:
+    def __init__(self, channels: int, momentum: float | None = None) -> None:
         super().__init__()
-        self.momentum, self.floor = momentum, floor
+        self.momentum = momentum
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("fixed", torch.zeros((), dtype=torch.bool))
         self.register_buffer("mean", torch.zeros(channels, dtype=torch.float64))
@@ -156,17 +159,17 @@ class GaussianAnchors(Anchors):
 
     @property
     def std(self) -> Tensor:
-        r""":math:`\sigma`, ``[d]``, in double precision; ``floor`` where a column is constant."""
+        r""":math:`\sigma`, ``[d]``, in double precision; 0.001 where a column is constant."""
         std = self._var.clamp_min(0).sqrt()
         rounding = 1e-12 if std.dtype == torch.float64 else 1e-6  # what a constant column leaves
-        return std.where(std > rounding * self.mean.abs(), self.floor)
+        return std.where(std > rounding * self.mean.abs(), _FLOOR)
 
     def observe(self, rows: Tensor) -> None:
         if rows.dim() != 2 or rows.size(1) != self.mean.numel():
             raise InputError(f"rows of width {self.mean.numel()}", list(rows.shape))
         if self.fixed or rows.size(0) == 0:
             return
-        mean, var = _moments(rows)
+        mean, var = _mean_and_variance(rows)
         n, new = float(self.count), float(rows.size(0))
         weight = new / (n + new) if self.momentum is None else self.momentum
         weight = 1.0 if n == 0 else weight
@@ -185,35 +188,32 @@ class GaussianAnchors(Anchors):
             raise InputError("training rows to fit the Gaussian to", "none")
         if not torch.isfinite(fresh.mean + fresh._var).all():
             raise InputError("finite training rows to fit the Gaussian to", "NaN or infinite ones")
-        for name, value in fresh.named_buffers():
-            self.get_buffer(name).copy_(value)
+        self.load_state_dict(fresh.state_dict())
         self.fixed.fill_(True)
         return self
 
-    def require_rows(self) -> None:
-        """Raise unless training rows have been seen."""
+    def fitted(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation ``[d]``; raises unless training rows have been seen."""
         if not self.count:
             raise NotFittedError(
                 "a Gaussian that has seen training rows",
                 "an unfitted one",
                 "Train first, or call model.fit_source(train).",
             )
+        return self.mean, self.std
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-        self.require_rows()
-        noise = normal((count, self.mean.numel()), rows.dtype, rows.device, generator)
-        return self.mean.to(rows.dtype) + noise * self.std.to(rows.dtype)
+        mean, std = (known.to(rows.dtype) for known in self.fitted())
+        return mean + normal((count, mean.numel()), rows.dtype, rows.device, generator) * std
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         """K draws from a Gaussian fitted to these rows; the one used in training stays."""
-        fitted = GaussianAnchors(self.mean.numel(), floor=self.floor).to(self.mean.device)
-        fitted.fit(stream)
+        own = GaussianAnchors(self.mean.numel()).to(self.mean.device).fit(stream)
         size, device = (k, self.mean.numel()), self.mean.device
-        return fitted.mean + normal(size, torch.float64, device, generator) * fitted.std
+        return own.mean + normal(size, torch.float64, device, generator) * own.std
 
     def spec(self) -> dict[str, Any]:
-        momentum = None if self.momentum is None else float(self.momentum)
-        return {"channels": self.mean.numel(), "momentum": momentum, "floor": float(self.floor)}
+        return {"kind": self.name, "channels": self.mean.numel(), "momentum": self.momentum}
 
 
 Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
@@ -237,36 +237,18 @@ def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
     )
 
 
-_NAMES = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
-
-
-def source_name(source: Anchors) -> str:
-    """The name a user asks for a source by, or its class."""
-    return _NAMES.get(type(source), type(source).__name__)
-
-
-def source_spec(source: Anchors) -> dict[str, Any]:
-    """What makes a source of anchors again, as JSON holds it; its tensors are the model's."""
-    if type(source) not in _NAMES:
-        raise InputError(
-            "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
-            f"an object of class {type(source).__name__}",
-            "Before saving, set model.source = gduq.anchoring.anchors.FixedAnchors(model.bank).",
-        )
-    return {"kind": _NAMES[type(source)], **source.spec()}
-
-
 def source_from(spec: Mapping[str, Any]) -> Anchors:
-    """The source that `source_spec` described."""
-    options = dict(spec)
-    kinds = {name: kind for kind, name in _NAMES.items()}
-    kind = kinds.get(options.pop("kind"))
-    if kind is None:
-        raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
-    return FixedAnchors(torch.zeros(spec["shape"])) if kind is FixedAnchors else kind(**options)
+    """The source that `Anchors.spec` described."""
+    if spec["kind"] == "fixed":
+        return FixedAnchors(torch.zeros(spec["shape"]))
+    if spec["kind"] == "gaussian":
+        return GaussianAnchors(spec["channels"], spec["momentum"])
+    if spec["kind"] == "shuffle":
+        return ShuffledAnchors()
+    raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
 
 
-def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (population) variance of each column, in double precision."""
     rows = rows.detach()
     if not is_sparse(rows):
@@ -296,8 +278,8 @@ def anchor_rows(point: CutPoint, h: Tensor, graph: Graph) -> Tensor:
 class AnchorSampler:
     """The anchors of one training pass: D draws for every row, or for every graph.
 
-    The point, map, source and recipe of the model count. A share ``mask`` of rows (nodes, or whole
-    graphs) has its anchor half zeroed. Without a generator torch's global state is drawn from.
+    A share ``mask`` of rows (nodes, or all rows of a graph) has its anchor half zeroed. Without a
+    generator torch's global state is drawn from.
     """
 
     def __init__(
@@ -309,7 +291,7 @@ class AnchorSampler:
         generator: torch.Generator | None,
     ) -> None:
         self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
-        self.mask_share = mask
+        self.mask = mask
         self._chosen: Tensor | None = None  # [D, rows or graphs]
         self._read: Tensor | None = None  # [D, n, m]
         # nodes of an answered graph, and rows that share an anchor, are masked together
@@ -319,20 +301,17 @@ class AnchorSampler:
 
     def read(self, h: Tensor, part: slice = slice(None)) -> Tensor:
         """``z`` ``[len, n, m]`` of some of the draws; the first call draws all of them."""
-        if self._read is None:
-            self._read = self._drawn(h)
-        return self._read[part]
-
-    def _drawn(self, h: Tensor) -> Tensor:
+        if self._read is not None:
+            return self._read[part]
         model, point, rows = self.model, self.model.point, h.size(0)
         source_rows = anchor_rows(point, h, self.graph)
         model.source.observe(source_rows)
         of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
-        if self.mask_share:
+        if self.mask:
             units = rows if of_graph is None else num_graphs(self.graph)
             where = generator_device(self.generator)
-            chosen = torch.rand(self.draws, units, generator=self.generator, device=where)
-            self._chosen = chosen.to(model.linear.weight.device) < self.mask_share
+            drawn = torch.rand(self.draws, units, generator=self.generator, device=where)
+            self._chosen = drawn.to(model.linear.weight.device) < self.mask
         shift = self._shift(source_rows, rows, of_graph)
         gain = point.gain(self.graph, shift)
         if gain is not None and not self._shared:
@@ -340,7 +319,8 @@ class AnchorSampler:
         else:
             z = point.read(h, model.linear.weight_h, self.graph)
             z = z + (shift if gain is None else gain * shift)
-        return model.linear.biased(z)
+        self._read = model.linear.biased(z)
+        return self._read[part]
 
     def _shift(self, source_rows: Tensor, rows: int, of_graph: Tensor | None) -> Tensor:
         """What the anchors add, ``[D, n, m]``."""
@@ -351,8 +331,7 @@ class AnchorSampler:
         count = self.draws * owners
         wide = linear.in_features > linear.out_features
         if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
-            source.require_rows()
-            mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
+            mean, std = (known.to(linear.weight) for known in source.fitted())
             shift = gaussian_shift(mean, std, linear.weight, count, masked, self.generator)
         else:
             like = source_rows.values() if is_sparse(source_rows) else source_rows
@@ -363,8 +342,8 @@ class AnchorSampler:
 
     def masked(self, rows: int) -> Tensor:
         """Which of the output's rows were masked ``[D, rows]``."""
-        device = self.model.linear.weight.device
         if self._chosen is None:
+            device = self.model.linear.weight.device
             return torch.zeros(self.draws, rows, dtype=torch.bool, device=device)
         if not self._by_graph:
             return self._chosen

@@ -1,44 +1,81 @@
-"""Where a network is cut: `CutPoint`, that of gduq's own backbones, and that of any module."""
+"""Where a network is cut: `CutPoint` and its kinds, and how a recipe's place is found."""
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gduq._torch import exporting
-from gduq.errors import InputError
-from gduq.graphs import Graph, Rows, check_graph, device_of, num_rows
+from gduq._torch import chunks, exporting
+from gduq.anchoring.equation import AnchoredLinear, anchored_relu_map
+from gduq.anchoring.recipe import Recipe
+from gduq.errors import InputError, did_you_mean, warn_user
+from gduq.graphs import Graph, Rows, check_graph, num_rows
 from gduq.graphs.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
-from gduq.nn.gnn import GNN
+from gduq.nn.gnn import GNN, as_chain
 from gduq.nn.gnn_settings import ChainPoint
-from gduq.nn.layers import PropagationLayer
-from gduq.nn.neighbourhoods import Structure
+from gduq.nn.layers import PropagationLayer, Structure
+from gduq.prediction import Values
 from gduq.tracing.call import (
+    LINEAR,
     Call,
-    Ending,
     as_logits,
     call_network,
+    check_complete,
+    check_logits,
+    copied,
     cut_names,
     evaluating,
     input_width,
+    redraw,
     removed_activation_note,
+    uncached,
 )
-from gduq.tracing.trunk import arriving, run_through, take_linear
+from gduq.tracing.trace import Trace, infer_row_kind, row_counts, trace
+from gduq.tracing.trunk import (
+    NoiseHead,
+    Replay,
+    Trunk,
+    arriving,
+    no_place,
+    run_through,
+    standardised_last,
+    take_linear,
+)
 
-__all__ = ["CutPoint", "GNNCut", "ModuleCut", "Read", "Uncut", "identity_map"]
+__all__ = [
+    *("AnchoredHead", "CutPoint", "GNNCut", "HeadCut", "ModuleCut", "Read", "Tail", "Uncut"),
+    *("cut_from", "cut_points", "head_outputs", "needs_graph", "resolve_cut"),
+]
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
 _CHUNK = 2**22  # most numbers of a layer held at once while copies pass through a `GNN`
-_WIDE = 2**25  # the same for a module, whose prefix runs once more for each chunk
+_BLOCK = 2**18  # numbers of a hidden layer that are computed at once: what a cache holds
 _MOST = 4096  # channels of an input that a new map is put before
+_FOUND = ("head", "readout")  # places in any network
+_ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
+
+
+class Uncut(nn.Module):
+    """A network before a graph has shown where it is cut."""
+
+    channels, row_kind = 0, None  # no width: nothing is cut yet
+
+    def __init__(self, net: nn.Module, at: int | str) -> None:
+        super().__init__()
+        self.net, self.description = net, f"at={at!r}, found at the first graph"
+
+    def prefix_modules(self) -> list[nn.Module]:
+        return []
 
 
 class CutPoint(nn.Module, ABC):
@@ -94,9 +131,9 @@ class CutPoint(nn.Module, ABC):
         """What `mix` does to a vector that all rows share, ``[n, 1]``; ``None`` means 1."""
         return None if self.layer is None else self.layer.gain(Structure.of(graph), like.dtype)
 
+    @abstractmethod
     def prefix_modules(self) -> list[nn.Module]:
         """The modules known to run before the point only."""
-        return []
 
     @property
     @abstractmethod
@@ -108,29 +145,6 @@ class CutPoint(nn.Module, ABC):
         """What was found in the network, as JSON holds it."""
 
 
-class Uncut(CutPoint):
-    """A network before a graph has shown where it is cut."""
-
-    row_kind: Rows | None  # type: ignore[assignment]
-
-    def __init__(self, net: nn.Module, at: int | str) -> None:
-        nn.Module.__init__(self)
-        self.net, self.at, self.channels, self.row_kind = net, at, 0, None
-
-    def prefix(self, graph: Graph) -> Tensor:
-        raise InputError("a model that has met a graph", "none", "Call model.locate(graph).")
-
-    def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
-        return self.prefix(graph)
-
-    @property
-    def description(self) -> str:
-        return f"at={self.at!r}, found at the first graph"
-
-    def spec(self) -> dict[str, Any]:
-        raise InputError("a model that has met a graph", "none", "Train it before it is saved.")
-
-
 class GNNCut(CutPoint):
     """A point of a `GNN`, whose chain can be entered there."""
 
@@ -139,7 +153,7 @@ class GNNCut(CutPoint):
 
     def __init__(self, net: GNN, point: ChainPoint, keep: bool) -> None:
         taken = net.release(point, keep)
-        plain = identity_map(net.hidden_channels, net) if taken is None else taken
+        plain = _identity_map(net.hidden_channels, net) if taken is None else taken
         super().__init__(plain, net.task if point == "readout" else "node", net.task)
         self.net, self.point, self.keep = net, point, keep
         self.moves = point != "input"
@@ -153,12 +167,11 @@ class GNNCut(CutPoint):
             h, virtual = self.net.prefix(graph, self.point)
         at_once = copies
         if not (self.training or exporting()):  # BatchNorm sees all copies; a program has no chunks
-            at_once = _CHUNK // max(
-                1, self.net.message_size(graph, self.point), h.size(0) * h.size(1)
-            )
+            size = max(1, self.net.message_size(graph, self.point), h.size(0) * h.size(1))
+            at_once = max(1, _CHUNK // size)
         parts = []
-        for part in _parts(copies, at_once):
-            z = read(h, part)
+        for start in range(0, copies, at_once):
+            z = read(h, slice(start, min(start + at_once, copies)))
             structure = None
             if self.point != "readout":
                 structure = Structure.of(graph).repeat(z.size(0))
@@ -182,26 +195,26 @@ class GNNCut(CutPoint):
         return {"kind": "chain", "at": self.point, "keep": self.keep}
 
 
-class ModuleCut(CutPoint):
-    """Any module, cut in front of one of its submodules, or at its input (``path`` ``""``).
+class _TrunkCut(CutPoint):
+    trunk: Trunk
 
-    A plain ``Linear`` is read for; before anything else a map of width d is put in. All copies go
-    through one pass: what comes before the cut is computed once, what follows for each of them.
+    @property
+    def net(self) -> nn.Module:  # type: ignore[override]
+        return self.trunk.net
+
+
+class ModuleCut(_TrunkCut):
+    """Any module, cut where its trunk ends: in front of a submodule, or at its input (``""``).
+
+    A plain ``Linear`` is read for; before anything else a map of width d is put in. What comes
+    before the cut is computed once for all copies, what follows for each of them.
 
     Args:
         before: Paths of the submodules that run before the cut.
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        path: str,
-        call: Call | None,
-        rows: Rows,
-        row_kind: Rows,
-        ending: Ending | None = None,
-        before: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, trunk: Trunk, before: Sequence[str] = ()) -> None:
+        net, path = trunk.net, trunk.path or ""
         part = net.get_submodule(path)
         width = input_width(part)
         if width is None:
@@ -217,90 +230,57 @@ class ModuleCut(CutPoint):
                 "Anchor at the linear layer that reads the input: see gduq.cut_points.",
             )
         taken = take_linear(net, path) if path else None
-        super().__init__(taken or identity_map(width, net), rows, row_kind)
-        self.net, self.path, self.call, self.ending = net, path, call, ending
+        super().__init__(taken or _identity_map(width, net), trunk.rows, trunk.row_kind)
+        self.trunk, self.path, self.before = trunk, path, list(before)
         self.moves = self.has_prefix = bool(path)
-        self.before = list(before)
         self._note = "" if taken is not None else f", the input of a {type(part).__name__}"
-        self._together = True  # whether copies can pass at once
 
     def prefix(self, graph: Graph) -> Tensor:
         check_graph(graph)
         if not self.path:
             return self._checked(graph.get("x"), graph)
-        return self._checked(arriving(self.net, self.path, graph, self.call), graph)
+        return self._checked(arriving(self.net, self.path, graph, self.trunk.call), graph)
 
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         check_graph(graph)
-        at_once = 1
-        if self._together and not (exporting() or ForcedDropout.active()):
-            rows = max(1, int(graph.num_nodes or 0), int(graph.num_edges))
-            at_once = _WIDE // (rows * self.channels)
-        parts = [self._copies(graph, read, part) for part in _parts(copies, at_once)]
-        return as_logits(torch.cat(parts), self.ending)
+        replay = None
+        with uncached(self.net):
+            traced = exporting() or torch.compiler.is_compiling() or ForcedDropout.active()
+            if self.path and copies > 1 and not traced:
+                replay = Replay(self.net, self.path)
+            parts = [slice(k, k + 1) for k in range(copies)]
+            found = [self._pass(graph, read, part, replay) for part in parts]
+        return as_logits(torch.stack(found), self.trunk.ending)
 
-    def _copies(self, graph: Graph, read: Read, part: slice) -> Tensor:
-        """Outputs of some copies, which `torch.func.vmap` runs together behind the cut."""
-        made: list[Tensor] = []
+    def _pass(self, graph: Graph, read: Read, part: slice, replay: Replay | None) -> Tensor:
+        """The output of a pass that goes on with what one copy reads at the cut.
 
-        def one(which: Tensor) -> Tensor:
-            def go_on(h: Tensor) -> Tensor:
-                if not made:
-                    made.append(read(self._checked(h, graph), part))
-                return made[0].index_select(0, which.view(1)).squeeze(0)
-
-            return self._pass(graph, go_on)
-
-        training = self.net.training
-        if training and self.frozen:  # what is random is drawn once, outside of the copies
-            with torch.no_grad(), evaluating(self.net):
-                h = self.prefix(graph)
-            made.append(read(h, part))
-        numbers = torch.arange(part.stop - part.start, device=device_of(graph))
-        if len(numbers) > 1:
-            try:
-                with _attributes_kept(self.net):
-                    random = "different" if training else "error"
-                    out: Tensor = torch.func.vmap(one, randomness=random)(numbers)
-                return out
-            except Exception:  # what a network does with numbers may allow no copies of them
-                self._together = False
-                made = made if training else []
-        return torch.stack([one(which) for which in numbers])
-
-    def _pass(self, graph: Graph, go_on: Callable[[Tensor], Tensor]) -> Tensor:
-        """The output of a pass that goes on with other numbers at the cut."""
+        Frozen: the modules around the cut are in evaluation mode until it is reached, since
+        functional dropout looks at the mode of the module it stands in.
+        """
         if not self.path:
             graph = copy.copy(graph)
-            graph.x = go_on(graph.get("x"))
-            return call_network(self.net, graph, self.call)
-        with self._resting() as wake:
-
-            def awake(h: Tensor) -> Tensor:
-                z = go_on(h)
-                wake()
-                return z
-
-            return run_through(self.net, self.path, graph, self.call, awake)
-
-    @contextmanager
-    def _resting(self) -> Iterator[Callable[[], None]]:
-        """Frozen: the modules around the cut are in evaluation mode until it is reached.
-
-        Functional dropout looks at the mode of the module it stands in.
-        """
-        parts = self.path.split(".")
-        around = [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
+            graph.x = read(self._checked(graph.get("x"), graph), part).squeeze(0)
+            return call_network(self.net, graph, self.trunk.call)
+        net, parts = self.net if replay is None else replay.net, self.path.split(".")
+        around = [net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
         modes = [(module, module.training) for module in around if self.frozen]
 
         def wake() -> None:
             for module, mode in modes:
                 module.training = mode
 
+        def go_on(h: Tensor) -> Tensor:
+            if replay is not None:
+                replay.reach()
+            wake()
+            return read(self._checked(h, graph), part).squeeze(0)
+
         for module, _ in modes:
             module.training = False
         try:
-            yield wake
+            with replay or nullcontext():
+                return run_through(net, self.path, graph, self.trunk.call, go_on)
         finally:
             wake()
 
@@ -320,44 +300,335 @@ class ModuleCut(CutPoint):
         expected = None if torch.compiler.is_compiling() else num_rows(graph, self.rows)
         if expected is not None and h.size(0) != expected:
             raise InputError(
-                f"{expected} rows, one per {self.rows}, at {where}",
-                h.size(0),
-                "See gduq.cut_points(net, graph) for the places one can anchor at.",
+                f"{expected} rows, one per {self.rows}, at {where}", h.size(0), _ADVICE
             )
         return h
 
     @property
     def description(self) -> str:
         where = f"'{self.path}'{self._note}" if self.path else "the input"
-        return f"{where}, one row per {self.rows}{removed_activation_note(self.ending)}"
+        return f"{where}, one row per {self.rows}{removed_activation_note(self.trunk.ending)}"
 
     def spec(self) -> dict[str, Any]:
-        names = ("path", "rows", "row_kind", "ending", "before")
-        return {"kind": "module", **{name: getattr(self, name) for name in names}}
+        return {"kind": "module", "trunk": self.trunk.spec(), "before": self.before}
 
 
-def _parts(copies: int, at_once: int) -> list[slice]:
-    at_once = max(1, at_once)
-    return [slice(i, min(i + at_once, copies)) for i in range(0, copies, at_once)]
-
-
-@contextmanager
-def _attributes_kept(net: nn.Module) -> Iterator[None]:
-    """What a network notes on itself (``self.h = ...``) is gone afterwards, as it was of copies."""
-    before = [(module.__dict__, dict(module.__dict__)) for module in net.modules()]
-    try:
-        yield
-    finally:
-        for now, known in before:
-            for name in [name for name in now if name not in known]:
-                del now[name]
-            now.update((k, v) for k, v in known.items() if now.get(k) is not v)
-
-
-def identity_map(width: int, like: nn.Module) -> nn.Linear:
+def _identity_map(width: int, like: nn.Module) -> nn.Linear:
     """A linear map that changes nothing, on the device and in the precision of a network."""
-    reference = next(like.parameters(), torch.empty(0))
     plain = nn.Linear(width, width)
     nn.init.eye_(plain.weight)
     nn.init.zeros_(plain.bias)
-    return plain.to(reference.device, reference.dtype)
+    return plain.to(next(like.parameters(), torch.empty(0)))
+
+
+# -- the head of a frozen network ------------------------------------------------------------------
+
+
+class HeadCut(_TrunkCut):
+    """The head of a frozen network, which reads every row by itself: the cheapest point.
+
+    The trunk is shared, not changed. With ``branch`` a head of one linear map stays as it is and
+    gets a second branch of two layers that starts at zero, so that something is behind the anchors.
+    ``values``: how many the head gives log-variances of; see `Tail.widen`.
+    """
+
+    holds_copies = True
+    frozen = True
+
+    def __init__(self, trunk: Trunk, branch: bool, values: int = 0) -> None:
+        first, rest = trunk.requires_grad_(False).head()  # what follows the first map stays, too
+        beside = branch and not any(isinstance(part, LINEAR) for part in rest.modules())
+        width = max(32, min(first.in_features, 256))
+        plain = nn.Linear(first.in_features, width).to(first.weight) if beside else first
+        super().__init__(plain, trunk.row_kind, trunk.row_kind)
+        self.trunk, self.branch = trunk, branch
+        self.tail = Tail(rest, plain.out_features, first if beside else None)
+        if values:
+            self.tail.noise = NoiseHead(plain.out_features, values)
+
+    def prefix(self, graph: Graph) -> Tensor:
+        with torch.no_grad():
+            h: Tensor = self.trunk(graph)
+        return h
+
+    def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
+        h = self.prefix(graph)
+        return self.tail(read(h, slice(0, copies)), h)  # type: ignore[no-any-return]
+
+    def prefix_modules(self) -> list[nn.Module]:
+        return [self.trunk]
+
+    @property
+    def description(self) -> str:
+        note = "" if self.tail.plain is None else "; a second branch reads the anchors"
+        return self.trunk.description + note
+
+    def spec(self) -> dict[str, Any]:
+        values = 0 if self.tail.noise is None else self.tail.noise.linear.out_features
+        return {"kind": "head", "trunk": self.trunk.spec(), "branch": self.branch, "values": values}
+
+
+class Tail(nn.Module):
+    """What follows the anchored map of a head: the ``rest`` of it, which reads ``channels``, and
+    perhaps a branch beside its only linear map ``plain``."""
+
+    def __init__(self, rest: nn.Module, channels: int, plain: nn.Linear | None) -> None:
+        super().__init__()
+        self.rest, self.channels, self.plain = rest, channels, plain
+        self.out: nn.Linear | None = None
+        self.noise: NoiseHead | None = None
+        self.anew = False  # whether it is no longer the network's
+        if plain is not None:
+            plain.requires_grad_(False)
+            self.out = nn.Linear(channels, plain.out_features).to(plain.weight)
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, z: Tensor, h: Tensor) -> Tensor:
+        """Outputs ``[D, n, O]`` of ``z`` ``[D, n, m]``."""
+        branch = self.plain is not None and self.out is not None
+        read = self.plain(h) + self.out(z.relu()) if branch else z  # type: ignore[misc]
+        found: Tensor = self.rest(read.flatten(0, 1)).unflatten(0, z.shape[:2])
+        return found if self.noise is None else self.noise(found, z.relu())
+
+    def begin_anew(self) -> None:
+        """Draw all of it anew, and let it learn, as the paper does with the head of a network."""
+        redraw(self.rest.requires_grad_(True))
+        self.anew = True
+
+    def widen(self, target: Values, outputs: Tensor, y: Tensor) -> None:
+        """Give log-variances beside the means, both in standardised units.
+
+        They start from what the network says of some rows ``[n, T]`` and their truth.
+        """
+        self.noise = NoiseHead(self.channels, target.num_values)
+        self.noise.to(outputs).start(target.residual(outputs, y).to(outputs))
+        if target.raw and not self.anew:
+            ends = nn.Sequential(self.plain, self.rest) if self.plain is not None else self.rest
+            shift, scale = outputs.new_tensor(target.shift), outputs.new_tensor(target.scale)
+            if not standardised_last(ends, shift, scale):
+                self.noise.standardise(shift, scale)
+
+
+class AnchoredHead(nn.Module):
+    """The head of a frozen model: the map that reads the pair, which learns, and what follows."""
+
+    def __init__(self, linear: AnchoredLinear, tail: Tail) -> None:
+        super().__init__()
+        self.linear, self.tail = linear, tail
+
+    def forward(self, h: Tensor, c: Tensor, masked: Tensor | None = None) -> Tensor:
+        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]`` for anchors ``c``, ``[D, n, d]`` or
+        ``[D, 1, d]``."""
+        z = self.linear.residual(h) + self.linear.shift(c, masked)
+        return self.tail(self.linear.biased(z), h)  # type: ignore[no-any-return]
+
+
+def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) -> Tensor:
+    """Outputs ``[K, n, O]`` of a head for rows ``h`` ``[n, d]`` and anchors ``bank`` ``[K, d]``.
+
+    A block of rows passes with all anchors before the next one: it stays in the cache.
+    """
+    shift = linear.shift(bank)  # [K, m]
+    last = _map_of_relu(tail)
+    parts = []
+    for rows in chunks(h, _BLOCK // max(1, shift.numel())):
+        if last is None:
+            z = linear.biased(linear.residual(rows)) + shift.unsqueeze(1)
+            parts.append(tail(z, rows))
+            continue
+        own = (linear.weight_h, linear.bias, last.weight, last.bias)
+        found = anchored_relu_map(rows, shift, *own)
+        parts.append(found if tail.plain is None else found + tail.plain(rows))
+    return torch.cat(parts, dim=1)
+
+
+def _map_of_relu(tail: Tail) -> nn.Linear | None:
+    """The linear map that a tail amounts to behind a ReLU, if that is all there is to it."""
+    if tail.training or ForcedDropout.active() or tail.noise is not None:
+        return None
+    rest = [*tail.rest] if isinstance(tail.rest, nn.Sequential) else [tail.rest]
+    steps = [step for step in rest if type(step) not in (nn.Dropout, nn.Identity)]
+    if tail.plain is not None:
+        return None if steps else tail.out
+    fits = len(steps) == 2 and type(steps[0]) is nn.ReLU and type(steps[1]) in LINEAR
+    return steps[1] if fits else None  # type: ignore[return-value]
+
+
+# -- finding a place -------------------------------------------------------------------------------
+
+
+def needs_graph(net: nn.Module, at: int | str) -> bool:
+    """Whether only a pass over a graph shows where a place is; raises where there is none."""
+    if as_chain(net) is not None:
+        return False
+    check_complete(net)
+    if at not in _FOUND and (isinstance(at, bool) or not isinstance(at, int)):
+        _check_name(net, at)
+    return True
+
+
+def resolve_cut(
+    net: nn.Module,
+    recipe: Recipe,
+    call: Call | None,
+    graph: Graph | None,
+    trunk: Trunk | None = None,
+) -> CutPoint:
+    """The point of a network (which it changes) that a recipe names.
+
+    The graph is one that the network takes; a `GNN` needs none. A frozen head may stand on a trunk
+    that it shares with other models.
+    """
+    chain, at = as_chain(net), recipe.at
+    seen: Trace | None = None
+    if trunk is None and chain is None:
+        assert graph is not None
+        seen = trace(net, graph, call)
+    if recipe.freeze and at in _FOUND:
+        if trunk is None:
+            trunk = Trunk.of(net) if seen is None else Trunk.from_trace(net, seen, call)
+        if trunk is not None and trunk.has_head:
+            return HeadCut(trunk, branch=at == "head")
+    if chain is not None:
+        place, inner = "readout" if at == "head" else at, chain.points[:-1]
+        if isinstance(place, int) and -len(inner) <= place < 0:
+            place = inner[place]
+        if place not in chain.points or isinstance(place, bool):
+            known = ", ".join(map(repr, chain.points))
+            raise InputError(f"at one of 'head', {known}", repr(at))
+        return GNNCut(chain, place, keep=recipe.init == "identity")
+    assert graph is not None
+    return _module_cut(net, at, call, graph, seen or trace(net, graph, call))
+
+
+def _module_cut(
+    net: nn.Module, at: int | str, call: Call | None, graph: Graph, seen: Trace
+) -> ModuleCut:
+    if seen.head is None and seen.ending is None:  # else it is known to give logits
+        with torch.no_grad(), evaluating(net):
+            check_logits(call_network(net, graph, call), known=not seen.bounded)
+    if at == "input":
+        return ModuleCut(Trunk(net, "", "node", seen.rows, call, seen.ending))
+    matters = cache(partial(_matters, net, graph, call))
+    path = _path(net, seen, at, matters)
+    if at in _FOUND and seen.rescaled is not None:
+        warn_user(
+            f"no head was found, since {type(net).__name__} rescales its outputs at the end; "
+            f"anchored at '{path}' instead (pass at='{seen.rescaled}' with freeze=True to anchor "
+            "the head, or let the network return its outputs before they are rescaled)"
+        )
+    rows = _rows_at(net, path, seen, graph, call)
+    if not matters(path):
+        raise InputError(
+            "a place that the outputs of evaluation mode depend on",
+            f"at='{path}', which changes nothing there",
+            _ADVICE,
+        )
+    names = list(seen.calls)
+    before = [name for name in names[: names.index(path)] if not f"{path}.".startswith(f"{name}.")]
+    return ModuleCut(Trunk(net, path, rows, seen.rows, call, seen.ending), before)
+
+
+def _path(net: nn.Module, seen: Trace, at: int | str, matters: Callable[[str], bool]) -> str:
+    """The submodule that reads the pair; of layers at the end only one that matters."""
+    if at in _FOUND and seen.head is not None:
+        return seen.head.path
+    if at in _FOUND and not seen.layers:
+        raise no_place(net)
+    if at in _FOUND or at == -1:  # the last layer is a convolution: its input
+        return next(filter(matters, seen.layers[::-1]), seen.layers[-1])
+    if isinstance(at, int) and not isinstance(at, bool):
+        many = len(seen.layers)
+        if -many <= at < many:
+            return seen.layers[at]
+        raise InputError(
+            f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
+            at,
+            f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
+        )
+    return _check_name(net, at)
+
+
+def _matters(net: nn.Module, graph: Graph, call: Call | None, path: str) -> bool:
+    """Whether the outputs of evaluation mode depend on what a submodule reads."""
+
+    def out(change: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            return run_through(copied(net).eval(), path, graph, call, change)
+
+    try:
+        if bool(out(lambda h: h * math.nan).isnan().any()):
+            return True
+        return not torch.equal(out(lambda h: 1 - 2 * h), out(lambda h: h))  # it may drop NaN
+    except Exception:  # a network may refuse any other numbers than its own
+        return True
+
+
+def _check_name(net: nn.Module, at: object) -> str:
+    names = list(dict.fromkeys(["head", "input", *cut_names(net)]))
+    if not isinstance(at, str) or at not in names:
+        do = did_you_mean(at, names, otherwise="")
+        raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
+    return at
+
+
+def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Graph, call: Call | None) -> Rows:
+    """What the rows are that a submodule reads."""
+    if seen.head is not None and path == seen.head.path:
+        return seen.rows
+    if path in seen.layers:
+        return "node"
+    shapes = seen.calls.get(path, [])
+    if len(shapes) != 1:
+        raise InputError(f"'{path}' to be called once in a pass", f"{len(shapes)} calls", _ADVICE)
+    if len(shapes[0]) != 2:
+        got = f"shape {list(shapes[0])}" if shapes[0] else "something else"
+        raise InputError(f"'{path}' to read a float matrix [rows, d]", got, _ADVICE)
+    return infer_row_kind(net, graph, call, shapes[0][0], path)
+
+
+def cut_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> CutPoint:
+    """The point of a fresh network that `CutPoint.spec` described."""
+    if spec["kind"] == "chain":
+        return GNNCut(net, spec["at"], spec["keep"])  # type: ignore[arg-type]
+    if spec["kind"] not in ("module", "head"):
+        raise InputError("a kind of point this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+    trunk = Trunk.from_spec(spec["trunk"], net, call)
+    if spec["kind"] == "module":
+        return ModuleCut(trunk, spec["before"])
+    return HeadCut(trunk, spec["branch"], spec["values"])
+
+
+def cut_points(
+    net: nn.Module, graph: Graph, call: Call | None = None
+) -> list[tuple[int | str, tuple[int, int]]]:
+    """Where a network can be anchored: names for ``at``, with the shape ``(rows, d)`` there.
+
+    Run on a graph that the network takes; ``call`` is as in `gduq.anchor`.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> from gduq.nn import GNN
+        >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> cut_points(GNN(4, 8, 2, num_layers=2, conv="gcn"), graph)
+        [('input', (3, 4)), (1, (3, 8)), ('readout', (1, 8))]
+    """
+    chain = as_chain(net)
+    if chain is not None:
+        with torch.no_grad(), evaluating(net):
+            shapes = [(point, chain.prefix(graph, point)[0].shape) for point in chain.points]
+        return [(point, (shape[0], shape[1])) for point, shape in shapes]
+    calls = trace(net, graph, call).calls
+    found: list[tuple[int | str, tuple[int, int]]] = []
+    x = graph.get("x")
+    if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
+        found.append(("input", (x.size(0), x.size(1))))
+    names, sizes = set(cut_names(net)), row_counts(graph).values()
+    for name, read in calls.items():
+        shape = read[0]
+        if name not in names or len(read) != 1 or len(shape) != 2 or shape[0] not in sizes:
+            continue
+        if shape[1] == input_width(net.get_submodule(name)):
+            found.append((name, (shape[0], shape[1])))
+    return found

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from gduq._checks import check_int
 from gduq.anchoring.anchors import Source
-from gduq.anchoring.linear import Init
+from gduq.anchoring.equation import Init
 from gduq.errors import InputError
 from gduq.graphs import Rows
 from gduq.models.predictor import Calibrate

@@ -13,11 +13,11 @@ from torch import nn
 
 from gduq.bundle import BundleInfo, describe, load_reference
 from gduq.bundle import load as load_bundle
-from gduq.bundle.deserialize import needs_call, networks
+from gduq.bundle.save_load import needs_call, networks
 from gduq.calibration import Calibrator, make, methods_for, parse_name
 from gduq.cli.request import Request, TrainingInfo, bundle_file, check_sources, smiles_in
 from gduq.data.catalog import load
-from gduq.data.files import open_source, stream
+from gduq.data.files import stream
 from gduq.data.outputs import Reject
 from gduq.data.source import find_object
 from gduq.data.table import is_table
@@ -209,7 +209,7 @@ def _sound(
     task: Any = service.kind if is_table(path) else None
     smiles = smiles_in([path], request.smiles, info) or "smiles"
     targets = info.targets_in(path, request.target or ())
-    source = open_source(path, smiles=smiles, targets=targets, class_names=names, task=task)
+    source = stream(path, smiles=smiles, targets=targets, class_names=names, task=task)
     codes = service.target.get("codes")
     by_name = codes is not None and bool(getattr(source, "found", source.class_names))
     for index, item in source:

@@ -239,7 +239,7 @@ def trust_runs(runs: Iterable[Path], trusted: bool) -> None:
 
     for run in runs:
         if (run / "config.json").is_file():
-            RunConfig.from_run(run, trust_source=trusted)
+            RunConfig.read(run, trust_source=trusted)
 
 
 def check_there(paths: Iterable[Path]) -> None:

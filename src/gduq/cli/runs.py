@@ -25,7 +25,6 @@ from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
-    from gduq.runs.folder import RunFolder
 
 __all__ = ["calibrate", "evaluate"]
 
@@ -56,7 +55,6 @@ def calibrate(
     )
     check_new(output, force, reads=[run / "bundle", source_of(run)])
     trust_runs([run], trust_source)
-    from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
     folder = RunFolder(run)
@@ -64,9 +62,9 @@ def calibrate(
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
     with status("Calibrating", as_json):
-        found = _fit(folder, names)
+        found = folder.recalibrate(names).evaluation()
         if output is not None:
-            export(folder, names[0], output)
+            folder.save_calibrated(names[0], output)
     print_rows(summary_rows(found, names), as_json)
     if output is not None and not as_json:
         echo(f"Written to {output}")
@@ -83,7 +81,7 @@ def evaluate(
     method: Methods = None,
     corrupted: Corrupted = False,
     subgroups: Annotated[
-        bool, typer.Option("--subgroups", help="Also groups of rows: by degree, size, ...")
+        bool, typer.Option("--subgroups", help="Also groups of rows: by degree and size.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -109,13 +107,12 @@ def evaluate(
         trust_runs([run], trust_source)
         _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
         from gduq.runs.folder import RunFolder
-        from gduq.runs.run import evaluated
 
         folder = RunFolder(run)
         with status("Evaluating", as_json):
-            found = _fit(folder, _calibrators(method or [], corrupted))
+            found = folder.recalibrate(_calibrators(method or [], corrupted)).evaluation()
             if subgroups:
-                found = evaluated(folder, subgroups=True)
+                found = folder.evaluate(subgroups=True)
     for name, reason in found.settings.get("skipped", {}).items():
         echo(f"Note: without {name}: {reason}", err=True)
     left_out = found.settings.get("rejected", ())
@@ -170,15 +167,3 @@ def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     if corrupted and not copying & set(names):
         raise InputError(f"--corrupted with --method {', '.join(copying)}", ", ".join(names))
     return [f"{name}+corrupted" if corrupted and name in copying else name for name in names]
-
-
-def _fit(folder: RunFolder, names: list[str]) -> Evaluation:
-    """The evaluation with the calibrators, or an error that says which cannot be fitted."""
-    from gduq.runs.run import recalibrate
-
-    found = recalibrate(folder, names).evaluation()
-    skipped = found.settings["skipped"]
-    for name in names:
-        if name in skipped:
-            raise InputError(f"calibrators that fit this run, not {name}", skipped[name])
-    return found

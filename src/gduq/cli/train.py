@@ -159,11 +159,11 @@ def _config(
         changes["data.name"] = data
     if source is not None:
         if source.endswith(".toml"):
-            return RunConfig.from_toml(source, changes, trusted)
+            return RunConfig.read(source, changes, trusted)
         if data is not None:
             raise InputError("one thing to train on", f"{source} and --data {data}")
         if (Path(source) / "config.json").is_file():
-            return RunConfig.from_run(source, changes, trusted)
+            return RunConfig.read(source, changes, trusted)
         changes["data.source" if _is_own(source) else "data.name"] = source
     if not {"data.name", "data.source"} & set(changes):
         wanted = "your data, the name of a dataset, or a config (.toml)"

@@ -1,11 +1,4 @@
-"""Processed data on disk: memory-mapped safetensors, keyed, written atomically, never pickled.
-
-`cached` keeps a set of graphs, `cached_tensors` what is not many graphs. The key is a mapping of
-JSON values with at least ``name`` and ``version`` (of the code that builds; raise it when the
-output changes). Put in every parameter that matters, and the `digest` of the raw files: a new key
-is a new file. A file that is damaged is built again, with a warning. Two processes that need the
-same set build it once (file lock).
-"""
+"""Generated data on disk: memory-mapped safetensors, keyed, written atomically, never pickled."""
 
 from __future__ import annotations
 
@@ -14,23 +7,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 from torch import Tensor
-from torch_geometric.data import Data
 
 from gduq._io import DamagedFile, locked, read_tensors, write_tensors
-from gduq.data.graphfile import open_graphs, write_graphs
 from gduq.errors import InputError, warn_user
-from gduq.graphs import Packed
 
-__all__ = ["cache_path", "cache_root", "cached", "cached_tensors", "digest"]
+__all__ = ["cache_path", "cache_root", "cached_tensors"]
 
-_FORMAT = 4  # of the files written here
-_T = TypeVar("_T")
+_FORMAT = 5  # of the files written here
 
 
 def cache_root(root: str | Path | None = None) -> Path:
@@ -50,94 +37,65 @@ def cache_root(root: str | Path | None = None) -> Path:
     return folder
 
 
-def digest(paths: Iterable[Path]) -> str:
-    """Short SHA-256 of files, in order: part of the key of what is made from them."""
-    total = hashlib.sha256()
-    for path in paths:
-        stat = path.stat()
-        total.update(_file_digest(path, stat.st_size, stat.st_mtime_ns, stat.st_ino))
-    return total.hexdigest()[:16]
-
-
-@lru_cache(maxsize=256)
-def _file_digest(path: Path, *state: int) -> bytes:
-    """Digest of a file; read once as long as its ``state`` is the same."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            total.update(piece)
-    return total.digest()
-
-
-def cache_path(root: str | Path | None, key: Mapping[str, Any]) -> Path:
-    """The file that a key names.
+def cache_path(root: str | Path | None, name: str, **key: object) -> Path:
+    """The file of what is called ``name`` and was made with the settings ``key``.
 
     Example:
         >>> import tempfile
-        >>> cache_path(tempfile.mkdtemp(), {"name": "motif/size", "version": 1}).name
+        >>> cache_path(tempfile.mkdtemp(), "motif/size", version=1).name
         'motif-size-....safetensors'
     """
-    missing = {"name", "version"} - key.keys()
-    if missing:
-        raise InputError("a cache key with name and version", f"none of {sorted(missing)}")
-    short = hashlib.sha256(_key_text(key).encode()).hexdigest()[:16]
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", str(key["name"])).strip("-")
+    short = hashlib.sha256(_text(name, key).encode()).hexdigest()[:16]
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
     return cache_root(root) / "processed" / f"{slug}-{short}.safetensors"
 
 
-def _key_text(key: Mapping[str, Any]) -> str:
-    return json.dumps({"format": _FORMAT, **key}, sort_keys=True)
+def _text(name: str, key: Mapping[str, object]) -> str:
+    return json.dumps({"format": _FORMAT, "name": name, **key}, sort_keys=True)
 
 
 def cached_tensors(
-    root: str | Path | None, key: Mapping[str, Any], build: Callable[[], Mapping[str, Tensor]]
+    build: Callable[[], Mapping[str, Tensor]],
+    root: str | Path | None,
+    name: str,
+    *,
+    version: int,
+    **key: object,
 ) -> dict[str, Tensor]:
-    """Named tensors from the cache, or from ``build()`` and then into it."""
-    path, text = cache_path(root, key), _key_text(key)
+    """Named tensors from the cache, or from ``build()`` and then into it.
 
-    def load() -> dict[str, Tensor]:
-        tensors, texts = read_tensors(path)
-        if texts.get("key") != text:
-            raise DamagedFile("it was made for another key")
-        return tensors
+    A damaged file is built again, with a warning. Two processes that need the same build it once.
 
-    return _load_or_build(path, lambda: write_tensors(path, build(), {"key": text}), load)
-
-
-def cached(
-    root: str | Path | None, key: Mapping[str, Any], build: Callable[[], Sequence[Data]]
-) -> Packed:
-    """Graphs from the cache, or from ``build()`` and then into it.
-
-    Example:
-        >>> import tempfile, torch
-        >>> graph = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=0)
-        >>> key = {"name": "example", "version": 1, "seed": 0}
-        >>> root = tempfile.mkdtemp()
-        >>> len(cached(root, key, lambda: [graph] * 3)), len(cached(root, key, lambda: []))
-        (3, 3)
+    Args:
+        build: Makes the tensors.
+        root: See `cache_root`.
+        name: What they are called.
+        version: Of the code that builds; raise it when the output changes.
+        key: Every setting that matters, as JSON values.
     """
-    path, text = cache_path(root, key), _key_text(key)
-    return _load_or_build(
-        path, lambda: write_graphs(path, build(), key=text), lambda: open_graphs(path, text)
-    )
+    key = {"version": version, **key}
+    path, text = cache_path(root, name, **key), _text(name, key)
 
-
-def _load_or_build(path: Path, make: Callable[[], None], load: Callable[[], _T]) -> _T:
-    def found(quiet: bool) -> _T | None:
+    def load(quiet: bool = False) -> dict[str, Tensor] | None:
+        if not path.exists():
+            return None
         try:
-            return load() if path.exists() else None
+            tensors, texts = read_tensors(path)
+            if texts.get("key") != text:
+                raise DamagedFile("it was made for another key")
+            return tensors
         except DamagedFile as error:
             if not quiet:
                 warn_user(f"the cache file {path} is damaged ({error}); it is built again")
             return None
 
-    there = found(quiet=False)
-    if there is None:
+    found = load()
+    if found is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path):
-            there = found(quiet=True)  # another process may have built it meanwhile
-            if there is None:
-                make()
-                there = load()
-    return there
+            found = load(quiet=True)  # another process may have built it meanwhile
+            if found is None:
+                write_tensors(path, build(), {"key": text})
+                found = load()
+    assert found is not None
+    return found

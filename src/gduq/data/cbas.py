@@ -16,8 +16,8 @@ from torch_geometric.utils import to_undirected
 from gduq._checks import one_of
 from gduq.data.cache import cached_tensors
 from gduq.graphs.splits import Splits
-from gduq.shifts.cuts import leave_out
-from gduq.shifts.domains import DatasetRows
+from gduq.graphs.view import View
+from gduq.shifts.cuts import leave_out, make_splits
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
 
@@ -47,17 +47,16 @@ _DESCRIPTIONS = {
 def load_cbas(shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
     """CBAS with the domain colour; ``shift`` is covariate, concept or no_shift."""
     one_of("a shift", shift, _DESCRIPTIONS)
-    key = {"name": f"cbas/color/{shift}", "version": VERSION, "seed": seed}
-    tensors = cached_tensors(root, key, lambda: _build(shift, seed))
+    name = f"cbas/color/{shift}"
+    tensors = cached_tensors(lambda: _build(shift, seed), root, name, version=VERSION, seed=seed)
     graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
     cut = {k.removeprefix("rows/"): v for k, v in tensors.items() if k.startswith("rows/")}
-    splits = DatasetRows(graph).splits(
-        cut,
-        tensors["colour"],
-        name=str(key["name"]),
-        description="CBAS: houses on a random graph, one graph of 700 nodes; the class is the "
-        f"place of a node in its house. {_DESCRIPTIONS[shift]}",
+    text = (
+        "CBAS: houses on a random graph, one graph of 700 nodes; the class is the "
+        f"place of a node in its house. {_DESCRIPTIONS[shift]}"
     )
+    rows = View(graph, torch.ones(len(graph.y), dtype=torch.bool))
+    splits = make_splits(rows, cut, tensors["colour"], name=name, description=text)
     return splits.with_(class_names=CLASS_NAMES, sources=("generated on this machine",))
 
 

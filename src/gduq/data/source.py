@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from gduq._checks import check_enough, parse_dates
 from gduq.data.catalog import limit_splits
-from gduq.data.columns import find_columns, unit_of
+from gduq.data.columns import Task, find_columns, unit_of
 from gduq.data.outputs import Reject
-from gduq.data.source_path import check_source
-from gduq.data.table import MoleculeTable, is_table, read_table
-from gduq.data.target_parser import Task
+from gduq.data.table import MoleculeTable, check_source, is_table, read_table
 from gduq.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -273,13 +271,13 @@ def read_own(
 
 
 def _opened(source: str, smiles: str | None, targets: tuple[str, ...], task: Task | None) -> Any:
-    from gduq.data.files import GraphSource, open_source
+    from gduq.data.files import GraphSource, stream
 
     if is_object(source):
         return GraphSource(_dataset(source))
     if is_table(source):
-        return open_source(source, smiles=smiles or "smiles", targets=targets, task=task)
-    return open_source(source)
+        return stream(source, smiles=smiles or "smiles", targets=targets, task=task)
+    return stream(source)
 
 
 @lru_cache(maxsize=2)
@@ -372,8 +370,7 @@ def _cut(
     import torch
 
     from gduq.graphs import View
-    from gduq.shifts.cuts import cut
-    from gduq.shifts.domains import DatasetRows, Domain
+    from gduq.shifts.cuts import Domain, cut, make_splits
 
     what, usual = ("molecules", "scaffold") if "smiles" in graphs[0] else ("graphs", "size")
     way = by or usual
@@ -390,7 +387,8 @@ def _cut(
             way = "size"  # most molecules have one scaffold
     how = "at random" if way == "random" else f"by {way}"
     left = f" {len(rejects)} row{'s are' if len(rejects) > 1 else ' is'} left out."
-    splits = DatasetRows(packed, "graph").splits(
+    splits = make_splits(
+        View(packed),
         rows,
         torch.zeros(len(graphs)) if values is None else values,
         name=known["name"],

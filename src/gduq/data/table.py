@@ -1,7 +1,7 @@
 """Tables of molecules: the one place where a ``.csv`` or ``.tsv`` file is read.
 
-What a column means is decided in `gduq.data.columns`, what its fields hold in
-`gduq.data.target_parser`. Molecules become graphs in `gduq.data.smiles`.
+What a column means and holds is decided in `gduq.data.columns`. Molecules become graphs
+in `gduq.data.smiles`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gduq.data.columns import resolve_column
+from gduq.data.columns import TargetParser, Task, resolve_column
 from gduq.data.outputs import Reject
 from gduq.data.smiles import molecules
-from gduq.data.target_parser import TargetParser, Task
 from gduq.errors import InputError, not_installed
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch_geometric.data import Data
 
-__all__ = ["SHEETS", "MoleculeTable", "Table", "check_columns", "is_table", "read_table"]
+__all__ = ["FORMATS", "SHEETS", "MoleculeTable", "Table", "check_columns", "check_source",
+           "is_table", "read_table", "tu_name"]  # fmt: skip
 
+FORMATS = "a .csv or .tsv table, a .safetensors file of graphs, or a TU folder"
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _AT_A_TIME = 64  # rows
 _MOST_LINES = 100  # of one row
@@ -35,6 +36,28 @@ _MOST_LINES = 100  # of one row
 def is_table(path: str | Path) -> bool:
     """Whether a file is read as a table, by its ending."""
     return Path(path).suffix in (".csv", ".tsv")
+
+
+def check_source(path: Path) -> None:
+    """Raise unless there is a file or folder that can be read."""
+    if not path.exists():
+        raise InputError(FORMATS, f"{path}, which does not exist")
+    if path.is_dir():
+        tu_name(path)
+    elif not path.is_file() or not (is_table(path) or path.suffix == ".safetensors"):
+        do = "Save it as CSV." if path.suffix in SHEETS else ""
+        if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
+            do = "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path)."
+        raise InputError(FORMATS, path.name, do)
+
+
+def tu_name(folder: Path) -> tuple[Path, str]:
+    """The folder that holds ``NAME_A.txt``, which may be ``raw`` inside, and the name."""
+    found = [*folder.glob("*_A.txt"), *folder.glob("raw/*_A.txt")]
+    if len(found) != 1:
+        got = f"{len(found)} of them" if found else "none"
+        raise InputError(f"a TU folder with one NAME_A.txt in {folder}", got, f"Pass {FORMATS}.")
+    return found[0].parent, found[0].name.removesuffix("_A.txt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +181,7 @@ class MoleculeTable:
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
             found. Pass those of the training set when a test set may not hold every class.
-        task: What the target columns hold; ``None``: see `gduq.data.target_parser.TargetParser`.
+        task: What the target columns hold; ``None``: see `gduq.data.columns.TargetParser`.
     """
 
     def __init__(

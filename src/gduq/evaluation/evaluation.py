@@ -26,14 +26,13 @@ COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", 
            "against")  # fmt: skip
 _NUMBERS = ("value", "low", "high")
 _TITLES = {
-    "metrics": "Accuracy and calibration",
+    "metrics": "Metrics",
     "ood": "OOD detection",
     "error prediction": "Predicted accuracy",
-    "conformal": "Conformal sets",
+    "conformal": "Conformal prediction",
     "abstention": "Abstention",
     "subgroups": "Subgroups",
 }
-_TITLES_OF_VALUES = {"metrics": "Error and calibration", "conformal": "Conformal intervals"}
 
 
 class _Row(BaseModel):
@@ -135,8 +134,7 @@ class Evaluation:
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table for each kind, intervals in brackets; also written to ``path`` if given."""
         parts = []
-        other = _TITLES_OF_VALUES if self.settings.get("about") == "values" else {}
-        for kind, title in (_TITLES | other).items():
+        for kind, title in _TITLES.items():
             part = self.table[self.table["kind"] == kind]
             if not part.empty:
                 parts.append(_of_kind(title, part))

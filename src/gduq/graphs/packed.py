@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import Any, overload
 
 import torch
@@ -15,19 +15,16 @@ from torch_geometric.data import Batch, Data, InMemoryDataset
 from gduq.errors import InputError
 from gduq.graphs.rows import Graph
 
-__all__ = ["TEXT", "Packed", "cat_dim", "join", "ragged", "to_ptr", "try_pack"]
-
-TEXT = "text"  # how a column of strings is delivered; it is stored as UTF-8 bytes
+__all__ = ["Packed", "cat_dim", "check_attributes", "join", "ragged", "to_ptr", "try_pack"]
 
 
-def join(graphs: Sequence[Graph]) -> Graph:
-    """Several graphs in one batch, with what `gduq.data.View` wrote on them."""
+def join(graphs: Sequence[Graph], numbers: Sequence[int] | None = None) -> Graph:
+    """Several graphs in one batch, with what `gduq.data.View` wrote on them; ``numbers`` are what
+    errors call them."""
+    check_attributes(graphs, numbers)
     # Torch warns of unchecked sparse tensors unless told that they are meant to be.
-    try:
-        with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            joined: Graph = Batch.from_data_list(list(graphs))
-    except KeyError as error:
-        raise unequal(f"some without {error}") from None
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        joined: Graph = Batch.from_data_list(list(graphs))
     for word in ("row_kind", "row_type"):
         value = graphs[0].get(word)
         if value is not None:  # PyG would keep a list of equal words
@@ -35,10 +32,16 @@ def join(graphs: Sequence[Graph]) -> Graph:
     return joined
 
 
-def unequal(got: str) -> InputError:
-    """The error for graphs that cannot be joined without losing an attribute."""
-    do = "Give it to all graphs, or take it from the others."
-    return InputError("graphs with equal attributes", got, do)
+def check_attributes(graphs: Sequence[Graph], numbers: Sequence[int] | None = None) -> None:
+    """Raise for graphs of different attributes: joining them would lose some, or fail half-way."""
+    keys = [set(graph.keys()) - {"num_nodes"} for graph in graphs]
+    for name in sorted(set().union(*keys)):
+        without = [i for i, found in enumerate(keys) if name not in found]
+        if without:
+            first = without[0] if numbers is None else numbers[without[0]]
+            got = f"{len(without)} of {len(keys)} without {name!r}, first graph {first}"
+            do = "Give it to all graphs, or take it from the others."
+            raise InputError("graphs with equal attributes", got, do)
 
 
 def to_ptr(sizes: Tensor) -> Tensor:
@@ -64,15 +67,6 @@ def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
     return shift + torch.arange(total), out
 
 
-def _share_ptr(ptrs: dict[str, Tensor], key: str, ptr: Tensor) -> str:
-    """The name of equal offsets that are there already, or a new one."""
-    for name, known in ptrs.items():
-        if torch.equal(known, ptr):
-            return name
-    ptrs[key] = ptr
-    return key
-
-
 def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
     """Some rows of an attribute, on the axis that graphs are joined on."""
     if isinstance(rows, slice):
@@ -85,16 +79,14 @@ class Packed(Sequence[Data]):
     """Graphs of equal attributes, each attribute concatenated over all graphs.
 
     It is a sequence of ``Data``; a slice, a tensor or a list of numbers selects graphs without
-    copying them. Make one with `pack` from a list of ``Data``, or from long tensors with `build`.
+    copying them. `pack` makes one of a list of ``Data``.
 
     Attributes:
         tensors: Attribute to its concatenated tensor (on the last axis for ``edge_index`` and
             everything PyG joins so); ``edge_index`` numbers nodes within a graph.
-        ptrs: Name to start offsets ``[G + 1]``; ``"node"`` is always there.
-        layout: Attribute to the name of its offsets.
-        deliver: Attribute to the dtype it is handed out in, where that is not the stored one
-            (``"float32"`` for half-precision features, ``"int64"`` for 32-bit edges, ``"text"``).
-        extras: Tensors kept (and cached) beside the graphs: split indices, domain values.
+        ptrs: Attribute to the offsets ``[G + 1]`` at which its graphs start.
+        node_ptr: The same of the nodes.
+        texts: Attribute to its strings, one per graph.
         visible: Numbers of the graphs that are visible ``[m]``, or ``None`` for all.
         class_names: Names of the classes in ``y``, where they are known.
         target_names: Names of the columns of ``y``, where they are known.
@@ -111,94 +103,60 @@ class Packed(Sequence[Data]):
 
     tensors: Mapping[str, Tensor]
     ptrs: Mapping[str, Tensor]
-    layout: Mapping[str, str]
-    deliver: Mapping[str, str] = field(default_factory=dict)
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    node_ptr: Tensor
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     visible: Tensor | None = None
     class_names: tuple[str, ...] = ()
     target_names: tuple[str, ...] = ()
 
     @staticmethod
-    def build(
-        node_ptr: Tensor,
-        edge_ptr: Tensor,
-        edge_index: Tensor,
-        *,
-        nodes: Mapping[str, Tensor] | None = None,
-        edges: Mapping[str, Tensor] | None = None,
-        graphs: Mapping[str, Tensor] | None = None,
-        extras: Mapping[str, Tensor] | None = None,
-    ) -> Packed:
-        """From long tensors: ``edge_index [2, E]`` numbered within each graph, and attributes per
-        node ``[N, ...]``, per edge ``[E, ...]`` and per graph ``[G, ...]``."""
-        every = torch.arange(node_ptr.numel())
-        ptrs = {"node": node_ptr.long(), "edge": edge_ptr.long(), "graph": every}
-        edges = {"edge_index": edge_index, **(edges or {})}
-        groups = {"node": nodes or {}, "edge": edges, "graph": graphs or {}}
-        tensors = {key: value for group in groups.values() for key, value in group.items()}
-        layout = {key: name for name, group in groups.items() for key in group}
-        deliver = {"edge_index": "int64"} if edge_index.dtype != torch.int64 else {}
-        return Packed(tensors, ptrs, layout, deliver, extras or {})
-
-    @staticmethod
     def pack(graphs: Sequence[Data]) -> Packed:
         """Join plain ``Data`` objects of equal attributes (tensors, numbers or strings)."""
         graphs = list(graphs)
-        ptrs = {"node": to_ptr(torch.tensor([int(g.num_nodes or 0) for g in graphs]))}
-        tensors: dict[str, Tensor] = {}
-        layout: dict[str, str] = {}
-        deliver: dict[str, str] = {}
-        for key in _common_keys(graphs):
-            values, how = _as_tensors(key, [g[key] for g in graphs])
-            sizes = torch.tensor([v.size(cat_dim(key)) for v in values])
-            layout[key] = _share_ptr(ptrs, key, to_ptr(sizes))
-            tensors[key] = torch.cat(values, dim=cat_dim(key))
-            if how:
-                deliver[key] = how
-        return Packed(tensors, ptrs, layout, deliver)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Packed]) -> Packed:
-        """The graphs of several sets with equal attributes in one, and their extras."""
-        parts = [part.materialise() for part in parts]
-        first = parts[0]
-        ptrs = {"node": to_ptr(torch.cat([part.num_nodes for part in parts]))}
-        layout = {
-            key: _share_ptr(ptrs, key, to_ptr(torch.cat([part.sizes(key) for part in parts])))
-            for key in first.layout
-        }
-        tensors = {
-            key: torch.cat([part.tensors[key] for part in parts], dim=cat_dim(key))
-            for key in first.tensors
-        }
-        extras = {key: torch.cat([part.extras[key] for part in parts]) for key in first.extras}
-        return replace(first, tensors=tensors, ptrs=ptrs, layout=layout, extras=extras)
+        if not graphs:
+            raise InputError("at least one graph", "none")
+        if {type(graph) for graph in graphs} != {Data}:
+            raise InputError("plain Data objects", sorted({type(g).__name__ for g in graphs}))
+        check_attributes(graphs)
+        node_ptr = to_ptr(torch.tensor([int(graph.num_nodes or 0) for graph in graphs]))
+        tensors, ptrs = dict[str, Tensor](), dict[str, Tensor]()
+        texts = dict[str, Sequence[str]]()
+        for key in (key for key in graphs[0].to_dict() if key != "num_nodes"):
+            if "batch" in key or key == "ptr":
+                raise InputError("single graphs", f"graphs with {key!r}")
+            values = [graph[key] for graph in graphs]
+            if all(isinstance(value, str) for value in values):
+                texts[key] = values
+                continue
+            parts = _as_tensors(key, values)
+            ptr = to_ptr(torch.tensor([part.size(cat_dim(key)) for part in parts]))
+            ptrs[key] = node_ptr if torch.equal(ptr, node_ptr) else ptr
+            tensors[key] = torch.cat(parts, dim=cat_dim(key))
+        return Packed(tensors, ptrs, node_ptr, texts)
 
     def __len__(self) -> int:
-        return self.ptrs["node"].numel() - 1 if self.visible is None else self.visible.numel()
+        return self.node_ptr.numel() - 1 if self.visible is None else self.visible.numel()
 
     @overload
     def __getitem__(self, item: int) -> Data: ...
     @overload
     def __getitem__(self, item: slice | Tensor | Sequence[int]) -> Packed: ...
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: int | slice | Tensor | Sequence[int]) -> Data | Packed:
         if isinstance(item, (slice, Tensor, list, tuple)):
             index = item if isinstance(item, slice) else torch.as_tensor(item)
             return replace(self, visible=self.numbers[index])
-        position = int(item)
+        position = int(item)  # type: ignore[arg-type]
         if not -len(self) <= position < len(self):
             raise IndexError(f"graph {position} of {len(self)}")
-        position %= len(self)
-        graph = position if self.visible is None else int(self.visible[position])
+        number = int(self.numbers[position])
         data = Data()
-        bounds = {name: ptr[graph : graph + 2] for name, ptr in self.ptrs.items()}
         for key, value in self.tensors.items():
-            start, stop = (ptr := bounds[self.layout[key]]).tolist()
-            found = self._deliver(key, _take(key, value, slice(start, stop)), ptr - start)
-            data[key] = found[0] if self.deliver.get(key) == TEXT else found
+            data[key] = _take(key, value, slice(*self.ptrs[key][number : number + 2].tolist()))
+        for key, strings in self.texts.items():
+            data[key] = strings[number]
         if not self._sized:
-            data.num_nodes = int(bounds["node"].diff())
+            data.num_nodes = int(self.node_ptr[number + 1] - self.node_ptr[number])
         return data
 
     @property
@@ -209,66 +167,69 @@ class Packed(Sequence[Data]):
     @property
     def num_nodes(self) -> Tensor:
         """Nodes of each graph ``[m]``."""
-        return self.sizes("node")
-
-    def sizes(self, name: str) -> Tensor:
-        """Rows each graph has under the offsets ``name`` (``"node"``, ...) or of an attribute."""
-        sizes = self.ptrs[self.layout.get(name, name)].diff()
-        return sizes if self.visible is None else sizes[self.visible]
+        return self.node_ptr.diff()[self.numbers]
 
     def column(self, key: str) -> Tensor:
-        """One attribute over all visible graphs, concatenated, in its stored dtype."""
+        """One attribute over all visible graphs, concatenated."""
         if self.visible is None:
             return self.tensors[key]
-        return _take(key, self.tensors[key], ragged(self.ptrs[self.layout[key]], self.visible)[0])
+        return _take(key, self.tensors[key], ragged(self.ptrs[key], self.visible)[0])
 
     def materialise(self) -> Packed:
         """The visible graphs only, in tensors of their own (``self`` when all are visible)."""
-        if self.visible is None:
+        if (index := self.visible) is None:
             return self
-        ptrs = {name: ragged(ptr, self.visible)[1] for name, ptr in self.ptrs.items()}
+        node_ptr = ragged(self.node_ptr, index)[1]
+        ptrs = {
+            key: node_ptr if ptr is self.node_ptr else ragged(ptr, index)[1]
+            for key, ptr in self.ptrs.items()
+        }
+        texts = {key: [all_[i] for i in index.tolist()] for key, all_ in self.texts.items()}
         tensors = {key: self.column(key) for key in self.tensors}
-        return replace(self, tensors=tensors, ptrs=ptrs, visible=None)
+        return replace(
+            self, tensors=tensors, ptrs=ptrs, node_ptr=node_ptr, texts=texts, visible=None
+        )
+
+    def with_nodes(self, **values: Tensor) -> Packed:
+        """The visible graphs with further attributes of their nodes ``[N, ...]``."""
+        packed = self.materialise()
+        ptrs = {**packed.ptrs, **dict.fromkeys(values, packed.node_ptr)}
+        return replace(packed, tensors={**packed.tensors, **values}, ptrs=ptrs)
 
     def collate(self, positions: Tensor | None = None) -> Batch:
         """Some (or all) visible graphs as one ``Batch``, as ``Batch.from_data_list`` makes it."""
-        index = self.numbers
-        if positions is not None:
-            index = positions if self.visible is None else self.visible[positions]
+        index = self.numbers if positions is None else self.numbers[positions]
         batch: Any = Batch(_base_cls=Data)
-        rows = {name: ragged(ptr, index) for name, ptr in self.ptrs.items()}
-        node_ptr = rows["node"][1]
+        node_rows, node_ptr = ragged(self.node_ptr, index)
         slices: dict[str, Tensor] = {}
         shifts: dict[str, Tensor | None] = {}
         for key, value in self.tensors.items():
-            where, slices[key] = rows[self.layout[key]]
-            shifts[key] = node_ptr[:-1] if cat_dim(key) else None
-            batch[key] = self._deliver(key, _take(key, value, where), slices[key], shifts[key])
+            rows, slices[key], shifts[key] = node_rows, node_ptr, None
+            if self.ptrs[key] is not self.node_ptr:
+                rows, slices[key] = ragged(self.ptrs[key], index)
+            found = _take(key, value, rows)
+            if cat_dim(key):
+                shifts[key], total = node_ptr[:-1], found.size(-1)
+                each = slices[key].diff()
+                found = found + node_ptr[:-1].repeat_interleave(each, output_size=total)
+            batch[key] = found
+        for key, strings in self.texts.items():
+            batch[key] = [strings[i] for i in index.tolist()]
+            slices[key], shifts[key] = torch.arange(index.numel() + 1), None
+        total = int(node_ptr[-1])
         if not self._sized:
-            batch._store._num_nodes = node_ptr.diff().tolist()
-            batch.num_nodes = int(node_ptr[-1])
-        batch.batch = torch.repeat_interleave(
-            torch.arange(index.numel()), node_ptr.diff(), output_size=int(node_ptr[-1])
-        )
+            batch._store._num_nodes, batch.num_nodes = node_ptr.diff().tolist(), total
+        graphs = torch.arange(index.numel())
+        batch.batch = graphs.repeat_interleave(node_ptr.diff(), output_size=total)
         batch.ptr = node_ptr
         batch._num_graphs, batch._slice_dict, batch._inc_dict = index.numel(), slices, shifts
         return batch
 
-    @property
+    @cached_property
     def _sized(self) -> bool:
         """Whether PyG can tell the number of nodes from the attributes alone."""
-        return any(self.layout.get(key) == "node" for key in ("x", "pos"))
-
-    def _deliver(self, key: str, value: Tensor, ptr: Tensor, shift: Tensor | None = None) -> Any:
-        how = self.deliver.get(key)
-        if how == TEXT:
-            raw = bytes(value.numpy())
-            return [raw[a:b].decode() for a, b in pairwise(ptr.tolist())]
-        if how:
-            value = value.to(getattr(torch, how))
-        if shift is None:
-            return value
-        return value + torch.repeat_interleave(shift, ptr.diff(), output_size=value.size(-1))
+        ptrs = [self.ptrs[key] for key in ("x", "pos") if key in self.ptrs]
+        return any(torch.equal(ptr, self.node_ptr) for ptr in ptrs)
 
 
 def try_pack(graphs: Sequence[Data]) -> Packed | None:
@@ -285,34 +246,16 @@ def try_pack(graphs: Sequence[Data]) -> Packed | None:
         return None
 
 
-def _common_keys(graphs: Sequence[Data]) -> list[str]:
-    if not graphs:
-        raise InputError("at least one graph", "none")
-    if {type(g) for g in graphs} != {Data}:
-        raise InputError("plain Data objects", sorted({type(g).__name__ for g in graphs}))
-    keys = {tuple(sorted(g.keys())) for g in graphs}
-    if len(keys) > 1:
-        raise unequal(str(sorted(keys)[:2]))
-    found = [key for key in graphs[0].to_dict() if key != "num_nodes"]
-    if batched := [key for key in found if "batch" in key or key == "ptr"]:
-        raise InputError("single graphs", f"graphs with {batched}")
-    return found
-
-
-def _as_tensors(key: str, values: list[Any]) -> tuple[list[Tensor], str | None]:
-    """The values as tensors that can be joined, and how to hand them out."""
-    if all(isinstance(v, str) for v in values):
-        return [torch.tensor(list(v.encode()), dtype=torch.uint8) for v in values], TEXT
+def _as_tensors(key: str, values: list[Any]) -> list[Tensor]:
+    """The values as tensors that can be joined."""
     if not all(isinstance(v, (Tensor, bool, int, float)) for v in values):
         raise InputError(f"tensors, numbers or strings as {key!r}", type(values[0]).__name__)
     tensors = [v.reshape(1) if v.dim() == 0 else v for v in map(torch.as_tensor, values)]
-    widths = (v.shape[:-1] if cat_dim(key) else v.shape[1:] for v in tensors)
-    kinds = {
-        (v.dtype, v.layout, v.device, v.requires_grad, width)
-        for v, width in zip(tensors, widths, strict=True)
-    }
-    first = tensors[0]
+    first, kinds = tensors[0], set()
+    for v in tensors:
+        width = v.shape[:-1] if cat_dim(key) else v.shape[1:]
+        kinds.add((v.dtype, v.layout, v.device, v.requires_grad, width))
     plain = first.layout == torch.strided and first.device.type == "cpu" and not first.requires_grad
     if len(kinds) > 1 or not plain or type(first) is not Tensor:
         raise InputError(f"dense tensors {key!r} of one dtype and width", str(kinds)[:200])
-    return tensors, None
+    return tensors

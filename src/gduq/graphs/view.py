@@ -20,7 +20,7 @@ from torch.utils.data import (
 from torch_geometric.data import Data, Dataset, HeteroData
 
 from gduq.errors import InputError, warn_user
-from gduq.graphs.packed import TEXT, Packed, join, try_pack, unequal
+from gduq.graphs.packed import Packed, check_attributes, join, try_pack
 from gduq.graphs.rows import Graph, Rows, as_labels, mark_rows, row_type
 
 __all__ = ["View", "check_loader", "iterate"]
@@ -170,8 +170,6 @@ class View:
         """Labels of all nodes, graphs or edges, marked or not ``[n, ...]``."""
         name = "edge_label" if self.task == "edge" else "y"
         if isinstance(self.graphs, Packed) and name in self.graphs.tensors:
-            if self.graphs.deliver.get(name) == TEXT:
-                as_labels(self.graphs[0][name], name)  # says what to do about text
             return self.graphs.column(name)
         found = [self._store(graph).get(name) for graph in self.graphs]
         if missing := sum(value is None for value in found):
@@ -229,9 +227,7 @@ class View:
     def _collate(self, part: Tensor) -> Graph:
         if self._packed is not None:
             return self._packed.collate(part)
-        graphs = [self._marked[i] for i in part.tolist()]
-        _check_attributes(graphs, part.tolist())  # a dataset may make them at every visit
-        return join(graphs)
+        return join([self._marked[i] for i in part.tolist()], part.tolist())
 
     @cached_property
     def _marked(self) -> Sequence[Graph]:
@@ -239,9 +235,7 @@ class View:
         if self.mask is None:
             return [self.graphs[0]] if len(self.graphs) == 1 else self.graphs
         if isinstance(self.graphs, Packed) and len(self.graphs) > 1:
-            packed = self.graphs.materialise()
-            tensors = {**packed.tensors, "row_mask": self.mask}
-            return replace(packed, tensors=tensors, layout={**packed.layout, "row_mask": "node"})
+            return self.graphs.with_nodes(row_mask=self.mask)
         copies = [graph.__copy__() for graph in self.graphs]
         sizes = self._node_counts.tolist() if self.task == "node" else [self.mask.numel()]
         for copy, mask in zip(copies, torch.split(self.mask, sizes), strict=True):
@@ -253,18 +247,8 @@ class View:
         """The graphs in long tensors, or ``None`` where they must be joined one by one."""
         packed = try_pack(self._marked)
         if packed is None and isinstance(self._marked, (list, tuple)):
-            _check_attributes(self._marked, list(range(len(self._marked))))
+            check_attributes(self._marked)
         return packed
-
-
-def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:
-    """Joining graphs of different attributes would lose some of them, or fail half-way."""
-    keys = [set(graph.keys()) - {"num_nodes"} for graph in graphs]
-    for name in sorted(set().union(*keys)):
-        without = [i for i, found in zip(numbers, keys, strict=True) if name not in found]
-        if without:
-            got = f"{len(without)} of {len(keys)} without {name!r}, first graph {without[0]}"
-            raise unequal(got)
 
 
 # -- which nodes or edges a view is about: masks, numbers, node types ------------------------------

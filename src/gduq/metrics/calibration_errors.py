@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.bins import (
-    bin_error,
-    check_bins,
-    check_choice,
-    class_sums,
-    confidence_sums,
-    mass_cuts,
-)
-from gduq.metrics.metric import UNIT, metric
 from gduq.metrics.resampling import check_level, wilson
-from gduq.metrics.rows import read
+from gduq.metrics.rows import UNIT, Predicted, Rows, folded_mean, metric, read
+from gduq.metrics.values import Sums, check_bins, mass_cuts, mass_sums
 
 __all__ = [
     "Binning",
@@ -30,17 +21,15 @@ __all__ = [
     "classwise_ece",
     "ece",
     "reliability",
-    "smooth_ece",
 ]
 
 Norm = Literal["l1", "l2", "max"]
 Binning = Literal["width", "mass"]
-_CELLS = 512  # finer than any bandwidth the fixed point returns on real sample sizes
 
 
-@metric(classes=UNIT, labels=UNIT)
+@metric(classes=UNIT)
 def ece(
-    p: Any,
+    p: Predicted,
     target: Tensor | None = None,
     *,
     bins: int = 15,
@@ -85,8 +74,8 @@ def ece(
     return rows.out(bin_error(*confidence_sums(rows, bins, binning), norm, debias))
 
 
-@metric(classes=UNIT, labels=UNIT)
-def adaptive_ece(p: Any, target: Tensor | None = None, **options: Any) -> float:
+@metric(classes=UNIT)
+def adaptive_ece(p: Predicted, target: Tensor | None = None, **options: Any) -> float:
     """`ece` over bins with equally many rows (Nguyen and O'Connor, 2015).
 
     Rows of equal confidence that fall into two bins are shared between them evenly.
@@ -101,7 +90,7 @@ def adaptive_ece(p: Any, target: Tensor | None = None, **options: Any) -> float:
 
 @metric(classes=UNIT)
 def classwise_ece(
-    p: Any, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
+    p: Predicted, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
 ) -> float:
     r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019).
 
@@ -113,55 +102,6 @@ def classwise_ece(
     rows = read(p, target)
     check_bins(rows, bins, strict)
     return rows.out(bin_error(*class_sums(rows, bins), "l1", False).mean(dim=-1))
-
-
-@metric(classes=UNIT)
-def smooth_ece(p: Any, target: Tensor | None = None) -> float:
-    r"""Smooth calibration error: residuals averaged by a kernel, then in absolute value.
-
-    .. math::
-        \mathrm{smECE}_\sigma = \int_0^1 \Big| \tfrac1m \sum_i K_\sigma(t, f_i)(a_i - f_i) \Big| dt
-
-    with confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1,
-    at the :math:`\sigma` with :math:`\mathrm{smECE}_\sigma = \sigma` (Błasiok and Nakkiran, 2024).
-
-    Example:
-        >>> round(smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 0])), 3)
-        0.5
-    """
-    rows = read(p, target)
-    cell = (rows.confidence.double() * _CELLS).long().clamp_max_(_CELLS - 1)
-    cells = rows.sums(cell, _CELLS, rows.correct - rows.confidence.double())
-    return rows.out(_smooth_error(cells / rows.weights.sum(dim=1, keepdim=True)))
-
-
-def _smooth_error(cells: Tensor) -> Tensor:
-    """The smooth calibration error ``[...]`` of mean residuals per cell ``[..., cells]``."""
-    # reflection at both ends makes the signal even and periodic: a product in frequency
-    spectrum = torch.fft.rfft(torch.cat([cells, cells.flip(-1)], dim=-1))
-    frequency = math.pi * torch.arange(spectrum.size(-1), dtype=cells.dtype, device=cells.device)
-
-    def at(sigma: Tensor) -> Tensor:
-        window = (-0.5 * (sigma.unsqueeze(-1) * frequency).square()).exp()
-        smooth = torch.fft.irfft(spectrum * window, n=2 * cells.size(-1))
-        total: Tensor = smooth[..., : cells.size(-1)].abs().sum(dim=-1)
-        return total
-
-    return _crossing(at, cells[..., 0])
-
-
-def _crossing(error: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """Where ``error(x) = x`` in [0, 1], for an error that falls: false position (Illinois)."""
-    low, high = torch.zeros_like(like), torch.ones_like(like)
-    above, below = error(low) - low, error(high) - high
-    for _ in range(10):
-        x = low + (high - low) * (above / (above - below).clamp_min(1e-30)).clamp(0.0, 1.0)
-        gap = error(x) - x
-        up = gap > 0
-        # the end that stays counts half, or it would stay for ever
-        above, below = torch.where(up, gap, above / 2), torch.where(up, below / 2, gap)
-        low, high = torch.where(up, x, low), torch.where(up, high, x)
-    return x
 
 
 class Reliability(NamedTuple):
@@ -176,7 +116,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(
-    p: Any,
+    p: Predicted,
     target: Tensor | None = None,
     *,
     bins: int = 15,
@@ -204,3 +144,61 @@ def reliability(
     count, prob, hit = (part[0] for part in confidence_sums(rows, bins, binning))
     rate = hit / count
     return Reliability(edges, count, prob / count, rate, *wilson(rate, count, level))
+
+
+def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
+    """Raise for a word that is none of those allowed."""
+    if given not in allowed:
+        raise InputError(f"{name} from {', '.join(map(repr, allowed))}", repr(given))
+
+
+def _bin_index(probs: Tensor, bins: int) -> Tensor:
+    # edges as NumPy's linspace rounds them, so values on an edge go where other libraries put them
+    edges = torch.arange(1, bins, dtype=torch.float64, device=probs.device) * (1.0 / bins)
+    return torch.bucketize(probs.double().contiguous(), edges, right=True)
+
+
+def confidence_sums(rows: Rows, bins: int, binning: str = "width") -> Sums:
+    """Count, sum of confidence and of hits in bins of equal width or mass, ``[R, B]`` each."""
+    if binning == "mass":
+        return mass_sums(*rows.by_confidence(), bins)
+    index, parts = _bin_index(rows.confidence, bins), (rows.confidence, rows.correct)
+    prob, hit = (rows.sums(index, bins, part) for part in parts)
+    return rows.sums(index, bins), prob, hit
+
+
+def class_sums(rows: Rows, bins: int) -> Sums:
+    """As `confidence_sums`, for the probability of every class, ``[R, C, B]`` each."""
+
+    def make() -> Sums:
+        count, prob = [], []
+        for column in rows.probs.unbind(dim=1):
+            index = _bin_index(column, bins)
+            count.append(rows.sums(index, bins))
+            prob.append(rows.sums(index, bins, column))
+        # a row is a hit for its true class only: m places to count, not m x C
+        place = _bin_index(rows.true(rows.probs), bins) + rows.labels * bins
+        hit = rows.sums(place, rows.num_classes * bins)
+        shape = (-1, rows.num_classes, bins)
+        return torch.stack(count, dim=1), torch.stack(prob, dim=1), hit.view(shape)
+
+    return rows.kept(("classes", bins), make)
+
+
+def bin_error(count: Tensor, prob: Tensor, hit: Tensor, norm: str, debias: bool) -> Tensor:
+    """The calibration error ``[...]`` of bin sums ``[..., B]``."""
+    filled = count.clamp_min(1.0)
+    gap = (hit - prob).abs() / filled
+    if norm == "max":
+        return gap.amax(dim=-1)
+    share = count / count.sum(dim=-1, keepdim=True)
+    if norm == "l2":
+        rate = (hit / filled).clamp(0.0, 1.0)  # sums of shared ties may round beyond
+        noise = rate * (1.0 - rate) / (count - 1.0).clamp_min(1.0) * float(debias)
+        return (share * (gap.square() - noise)).sum(dim=-1).clamp_min(0.0).sqrt()
+    if debias:  # what is likely noise, given a calibrated bin's variance
+        mean = (prob / filled).clamp(0.0, 1.0)
+        variance = mean * (1.0 - mean) / filled
+        clean = (gap.square() - variance).clamp_min(0.0).sqrt()
+        gap = gap - (folded_mean(clean, variance.sqrt()) - clean)
+    return (share * gap).sum(dim=-1).clamp_min(0.0)

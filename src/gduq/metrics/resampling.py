@@ -11,8 +11,19 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.metric import ABOUT, ANY, Limits
-from gduq.metrics.rows import AnyRows, LabelRows, Rows, read_any
+from gduq.metrics.rows import (
+    ABOUT,
+    ANY,
+    PROMISED,
+    AnyRows,
+    LabelRows,
+    Limits,
+    Predicted,
+    Rows,
+    ValueRows,
+    read_any,
+)
+from gduq.prediction import Prediction
 
 __all__ = ["Interval", "bootstrap", "bootstrap_all"]
 
@@ -20,7 +31,7 @@ Metric = Callable[..., float]
 FEWEST = 5  # rows of a class below which a ranking has no interval
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
 _KEPT = 10_000_000  # draws that are kept for the next call: 20 MB each
-_SHARES = {("accuracy", "classes"), ("coverage", "values")}  # of rows: Wilson's interval
+_SHARES = {("accuracy", Rows.kind), ("coverage", ValueRows.kind)}  # of rows: Wilson's interval
 _RANKINGS = ("roc_auc", "average_precision")
 
 
@@ -34,7 +45,7 @@ class Interval(NamedTuple):
 
 def bootstrap(
     metric: Metric,
-    p: Any,
+    p: Predicted,
     target: Tensor | None = None,
     *,
     resamples: int = 1000,
@@ -69,7 +80,7 @@ def bootstrap(
 
 def bootstrap_all(
     metrics: Mapping[str, Metric],
-    p: Any,
+    p: Predicted,
     target: Tensor | None = None,
     *,
     resamples: int = 1000,
@@ -79,7 +90,7 @@ def bootstrap_all(
     """`bootstrap` for several metrics on the same resamples; options by `functools.partial`."""
     check_sampling(resamples, level)
     rows = read_any(p, target, labelled=False)
-    source = p if target is None and (hasattr(p, "logits") or rows.kind != "classes") else rows
+    source = p if isinstance(p, Prediction) and target is None else rows
     ours = {name: _limits(metric, rows.kind) for name, metric in metrics.items()}
     point = {n: _number(metric, rows if ours[n] else source) for n, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
@@ -90,13 +101,15 @@ def bootstrap_all(
             draws[n].append(part)
     found = {}
     for n, metric in metrics.items():
-        called = _unwrap(metric)[0].__name__ if ours[n] else ""
+        called = _unwrap(metric).__name__ if ours[n] else ""
         if (called, rows.kind) in _SHARES:
             found[n] = share_interval(point[n], len(rows), level)
         elif called in _RANKINGS and _few(rows):
             found[n] = Interval(point[n], math.nan, math.nan)
         else:
             found[n] = interval(point[n], torch.cat(draws[n]), level, *ours[n] or ANY)
+            if called == "gap":
+                found[n] = _with_share(found[n], rows, level)
     return found
 
 
@@ -114,12 +127,26 @@ def check_level(level: float) -> float:
     return level
 
 
-def _number(metric: Metric, source: Any) -> float:
+def _with_share(found: Interval, rows: AnyRows, level: float) -> Interval:
+    """The gap with the interval of the share in it, where resamples cannot tell it."""
+    if isinstance(rows, ValueRows):
+        promised, held = PROMISED, PROMISED - found.value
+    elif isinstance(rows, Rows) and (held := float(rows.right.mean())) in (0.0, 1.0):
+        promised = found.value + held
+    else:
+        return found
+    _, low, high = share_interval(held, len(rows), level)
+    if isinstance(rows, ValueRows):
+        return Interval(found.value, promised - high, promised - low)
+    return Interval(found.value, min(found.low, promised - high), max(found.high, promised - low))
+
+
+def _number(metric: Metric, source: Prediction | AnyRows) -> float:
     value: Any = metric(source)
     try:
         return float(value)
     except (TypeError, ValueError):
-        do = "Choose one: lambda p: metric(p).field, or partial(brier_term, term=...)."
+        do = "Choose one: lambda p: metric(p).field."
         raise InputError("a metric that gives one number", type(value).__name__, do) from None
 
 
@@ -200,26 +227,22 @@ def resampled(metric: Metric, rows: AnyRows) -> Tensor:
     return cast(Tensor, metric(rows)).cpu()
 
 
-def _one_by_one(metric: Metric, counts: Tensor, source: Any) -> Tensor:
+def _one_by_one(metric: Metric, counts: Tensor, source: Prediction | AnyRows) -> Tensor:
     """A user's metric on each resample ``[R]``."""
     numbers = torch.arange(counts.size(1))
     drawn = (numbers.repeat_interleave(count) for count in counts.long())
     return torch.tensor([float(metric(source[rows])) for rows in drawn], dtype=torch.float64)
 
 
-def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
-    options: dict[str, Any] = {}
+def _unwrap(metric: Metric) -> Metric:
     while isinstance(metric, partial) and not metric.args:
-        options = {**metric.keywords, **options}
         metric = metric.func
-    return metric, options
+    return metric
 
 
 def _limits(metric: Metric, kind: str) -> Limits | None:
     """What one of our metrics can be; ``None`` for a user's own, which go resample by resample."""
-    base, options = _unwrap(metric)
-    found = ABOUT.get(base, {}).get(kind)
-    return ANY if found is not None and options.get("term") == "within_bin" else found
+    return ABOUT.get(_unwrap(metric), {}).get(kind)
 
 
 def _few(rows: AnyRows) -> bool:

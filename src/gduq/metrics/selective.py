@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gduq.errors import InputError
-from gduq.metrics.metric import POSITIVE, UNIT, metric
-from gduq.metrics.resampling import check_sampling, ends_around, resample_counts, wilson
-from gduq.metrics.rows import Rows, ValueRows, read_ranked
+from gduq.metrics.rows import POSITIVE, UNIT, Predicted, metric, read_ranked
 
-__all__ = ["RiskBand", "RiskCoverage", "aurc", "excess_aurc", "risk_band", "risk_coverage"]
+__all__ = ["RiskCoverage", "aurc", "risk_coverage"]
 
 
 class RiskCoverage(NamedTuple):
@@ -23,7 +20,7 @@ class RiskCoverage(NamedTuple):
     threshold: Tensor  # [m], confidence (values: std) of the i-th
 
 
-def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
+def risk_coverage(p: Predicted, target: Tensor | None = None) -> RiskCoverage:
     r"""Share of errors (of values mean squared error) among the i most certain rows, i = 1 ... m.
 
     Rows of equal confidence are counted as in a random order, on average.
@@ -43,8 +40,8 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
     return RiskCoverage(size / len(loss), _running_mean(loss), threshold)
 
 
-@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
-def aurc(p: Any, target: Tensor | None = None) -> float:
+@metric(classes=UNIT, values=POSITIVE)
+def aurc(p: Predicted, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
     It mixes accuracy with how well confidence ranks the errors last; smaller is better.
@@ -54,74 +51,7 @@ def aurc(p: Any, target: Tensor | None = None) -> float:
         0.25
     """
     rows = read_ranked(p, target)
-    return rows.out(_risks(rows).mean(dim=-1))
-
-
-@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
-def excess_aurc(p: Any, target: Tensor | None = None) -> float:
-    """`aurc` minus that of the same errors ranked last: 0 means confidence ranks perfectly.
-
-    Example:
-        >>> excess_aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
-        0.0
-    """
-    rows = read_ranked(p, target)
-    best = _running_mean(rows.by(rows.loss, rows.loss)[0])
-    return rows.out((_risks(rows) - best).mean(dim=-1))
-
-
-class RiskBand(NamedTuple):
-    """Points of a risk-coverage curve, each with its interval."""
-
-    coverage: Tensor  # [n]
-    risk: Tensor  # [n]
-    low: Tensor  # [n]
-    high: Tensor  # [n]
-
-
-def risk_band(
-    p: Any,
-    target: Tensor | None = None,
-    *,
-    points: int = 200,
-    resamples: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
-) -> RiskBand:
-    """`risk_coverage` at evenly spread coverages, each with an interval as of `bootstrap`.
-
-    No interval of a share is narrower than its Wilson interval.
-
-    Args:
-        p, target: As in `risk_coverage`.
-        points: At most so many coverages; the last one is 1.
-        resamples, level, seed: As in `bootstrap`.
-
-    Example:
-        >>> logits = torch.linspace(0.1, 3, 50).double()[:, None] * torch.tensor([1.0, 0.0])
-        >>> band = risk_band(logits, torch.zeros(50).long())  # all right, which proves little
-        >>> bool(band.risk.max() == 0), round(float(band.high[-1]), 3)
-        (True, 0.071)
-    """
-    check_sampling(resamples, level)
-    if points < 1:
-        raise InputError("points >= 1", points)
-    rows = read_ranked(p, target)
-    curve, m = risk_coverage(rows), len(rows)
-    at = torch.linspace(0, m - 1, min(points, m), dtype=torch.float64).round().long().unique()
-    blocks = (rows.weighted(counts) for counts in resample_counts(m, resamples, seed))
-    draws = torch.cat([_risks(block)[:, at].cpu() for block in blocks])  # [R, n]
-    coverage, risk = curve.coverage[at].cpu(), curve.risk[at].cpu()
-    low, high = ends_around(risk, draws, level)
-    if isinstance(rows, Rows):
-        least, most = wilson(risk, at + 1.0, level)
-        low, high = low.minimum(least), high.maximum(most).clamp_max(1)
-    return RiskBand(coverage, risk, low.clamp_min(0), high)
-
-
-def _risks(rows: Rows | ValueRows) -> Tensor:
-    """Mean loss of the i most certain rows, for every i ``[R, m]``."""
-    return rows.kept("risks", lambda: _running_mean(rows.ranked()[1]))
+    return rows.out(_running_mean(rows.ranked()[1]).mean(dim=-1))
 
 
 def _running_mean(values: Tensor) -> Tensor:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from gduq._checks import check_int
 from gduq.errors import InputError
-from gduq.metrics.bins import check_bins, mass_sums
-from gduq.metrics.metric import POSITIVE, metric
 from gduq.metrics.resampling import check_level, wilson
-from gduq.metrics.rows import ValueRows, read_as
+from gduq.metrics.rows import POSITIVE, Predicted, ValueRows, WeightedRows, metric, read_as
 
 __all__ = [
     "CalibrationCurve",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @metric(values=POSITIVE)
-def rmse(p: Any) -> float:
+def rmse(p: Predicted) -> float:
     r"""Root mean squared error of the mean, :math:`\big(\frac1m \sum_i (y_i - \mu_i)^2\big)^{1/2}`.
 
     Args:
@@ -47,14 +47,14 @@ def rmse(p: Any) -> float:
 
 
 @metric(values=POSITIVE)
-def mae(p: Any) -> float:
+def mae(p: Predicted) -> float:
     r"""Mean absolute error of the mean, :math:`\frac1m \sum_i |y_i - \mu_i|`."""
     rows = read_as(ValueRows, p)
     return rows.out(rows.mean(rows.error.abs()))
 
 
 @metric(values=(-math.inf, 1.0))
-def r2(p: Any) -> float:
+def r2(p: Predicted) -> float:
     r"""Coefficient of determination, the share of the variance of the truth that is explained.
 
     :math:`1 - \sum_i (y_i - \mu_i)^2 / \sum_i (y_i - \bar y)^2`: 1 is perfect, 0 is what
@@ -68,7 +68,7 @@ def r2(p: Any) -> float:
 
 
 @metric(values=POSITIVE)
-def crps(p: Any) -> float:
+def crps(p: Predicted) -> float:
     r"""Continuous ranked probability score, in the units of the values; smaller is better.
 
     .. math::
@@ -87,7 +87,7 @@ def crps(p: Any) -> float:
 
 
 @metric(values=POSITIVE)
-def coverage(p: Any, level: float = 0.9) -> float:
+def coverage(p: Predicted, level: float = 0.9) -> float:
     """Share of rows whose central interval of that level holds the truth; should be ``level``.
 
     Example:
@@ -101,7 +101,7 @@ def coverage(p: Any, level: float = 0.9) -> float:
 
 
 @metric(values=POSITIVE)
-def width(p: Any, level: float = 0.9) -> float:
+def width(p: Predicted, level: float = 0.9) -> float:
     """Mean length of the central intervals of that level, in the units of the values; no truth."""
     rows = read_as(ValueRows, p, labelled=False)
     return rows.out(rows.mean(rows.width(check_level(level))))
@@ -116,7 +116,7 @@ class CalibrationCurve(NamedTuple):
     high: Tensor  # [n]
 
 
-def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> CalibrationCurve:
+def calibration_curve(p: Predicted, *, points: int = 100, level: float = 0.95) -> CalibrationCurve:
     """`coverage` at evenly spread levels; below the diagonal intervals are too narrow.
 
     Args:
@@ -131,7 +131,7 @@ def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> Cali
 
 
 @metric(values=(0.0, 0.5))
-def miscalibration_area(p: Any, *, points: int = 100) -> float:
+def miscalibration_area(p: Predicted, *, points: int = 100) -> float:
     """Area between `calibration_curve` and the diagonal, from 0 to one half."""
     rows, grid = read_as(ValueRows, p), _levels(points)
     gap = _shares(rows, grid) - grid.to(rows.device)
@@ -143,22 +143,24 @@ def miscalibration_area(p: Any, *, points: int = 100) -> float:
 
 
 @metric(values=POSITIVE)
-def ence(p: Any, *, bins: int = 10) -> float:
+def ence(p: Predicted, *, bins: int = 10, strict: bool = True) -> float:
     r"""Expected normalised calibration error: does ``std`` say how large errors are, everywhere?
 
     Rows are sorted by ``std`` into B bins of equally many. With the root mean variance
     :math:`v_b` and the root mean squared error :math:`e_b` of a bin it is
-    :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022).
+    :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022). ``strict=False`` takes as many
+    bins as there are rows where there are fewer.
     """
     rows = read_as(ValueRows, p)
-    check_bins(rows, bins)
+    check_bins(rows, bins, strict)
+    bins = min(bins, len(rows))
     count, variance, loss = mass_sums(*rows.by(rows.variance, rows.loss), bins)
     deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
     return rows.out(((deviation - error).abs() / deviation).mean(dim=-1))
 
 
 @metric(values=(-1.0, 1.0))
-def spearman(p: Any) -> float:
+def spearman(p: Predicted) -> float:
     """Rank correlation of ``std`` and absolute error; NaN if all rows have the same of either."""
     rows = read_as(ValueRows, p)
     weights = rows.weights
@@ -191,3 +193,29 @@ def _ranks(values: Tensor, counts: Tensor) -> Tensor:
     upto = size.cumsum(dim=1)
     middle = upto - (size + upto[:, -1:]) / 2  # ranks average (m + 1) / 2
     return middle[:, group]
+
+
+Sums = tuple[Tensor, Tensor, Tensor]  # count, sum of probabilities, sum of hits: [..., B] each
+
+
+def check_bins(rows: WeightedRows, bins: int, strict: bool = True) -> None:
+    """Raise for a number of bins these rows cannot fill."""
+    bins = check_int("bins", bins, least=1)
+    if strict and len(rows) < bins:
+        do = f"Pass bins={len(rows)} or fewer."
+        raise InputError(f"at least as many rows as bins ({bins})", f"{len(rows)} rows", do)
+
+
+def mass_cuts(rows: int, bins: int) -> Tensor:
+    """Where ``bins`` parts of almost equal size begin and end, ``[B + 1]``; larger parts first."""
+    size, rest = divmod(rows, bins)
+    number = torch.arange(bins + 1)
+    return number * size + number.clamp_max(rest)
+
+
+def mass_sums(confidence: Tensor, correct: Tensor, bins: int) -> Sums:
+    """Count and sums, equally full bins of values sorted along the last axis ``[..., m]``."""
+    cuts = mass_cuts(confidence.size(-1), bins).to(confidence.device)
+    upto = (F.pad(v.double().cumsum(dim=-1), (1, 0)) for v in (confidence, correct))
+    prob, hit = (total[..., cuts].diff(dim=-1) for total in upto)
+    return cuts.diff().double().expand_as(prob), prob, hit

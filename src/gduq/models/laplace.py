@@ -27,7 +27,7 @@ from gduq._torch import exporting, normal
 from gduq.errors import InputError, NotFittedError
 from gduq.models.head_ensemble import OnTrunk
 from gduq.models.predictor import CachedRows, TrainHeads
-from gduq.nn.any_size import AnySize
+from gduq.nn.network_specs import AnySize
 from gduq.prediction import Labels, Target, Values
 from gduq.tracing.call import LINEAR, Call
 from gduq.tracing.trunk import Trunk

@@ -23,7 +23,7 @@ from gduq.errors import InputError, NotFittedError
 from gduq.graphs.sparse import take_rows
 from gduq.models.head_ensemble import OnTrunk
 from gduq.models.predictor import CachedRows, TrainHeads
-from gduq.nn.any_size import AnySize
+from gduq.nn.network_specs import AnySize
 from gduq.ood.distances import in_blocks, polar
 from gduq.prediction import Classes, Labels, Target
 from gduq.tracing.call import Call

@@ -61,10 +61,7 @@ class BondGNN(nn.Module):
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = {
-            "out_channels": out_channels,
-            "hidden_channels": hidden_channels,
-            "num_layers": num_layers,
-            "dropout": dropout,
+            k: v for k, v in locals().items() if k not in ("self", "__class__")
         }
         check_sizes(self.config)
         self.atoms = _Categories(ATOMS, hidden_channels)
@@ -100,8 +97,8 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
         self.mlp = two_layers(channels, dropout, _Norm)
 
     def forward(self, x: Tensor, edge_index: Tensor, bonds: Tensor) -> Tensor:
-        heard = self.propagate(edge_index, x=x, bond=self.bonds(bonds))
-        out: Tensor = x + self.mlp(x + heard)
+        messages = self.propagate(edge_index, x=x, bond=self.bonds(bonds))
+        out: Tensor = x + self.mlp(x + messages)
         return out
 
     def message(self, x_j: Tensor, bond: Tensor) -> Tensor:

@@ -31,8 +31,7 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import CONVS, GCNLayer, PropagationLayer, VirtualNode, make_layer
-from gduq.nn.neighbourhoods import Structure
+from gduq.nn.layers import CONVS, GCNLayer, PropagationLayer, Structure, VirtualNode, make_layer
 
 __all__ = ["GNN", "as_chain"]
 

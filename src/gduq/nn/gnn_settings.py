@@ -6,16 +6,8 @@ from typing import Any, Literal, get_args
 
 from gduq.errors import InputError
 
-__all__ = [
-    "ChainPoint",
-    "Conv",
-    "HeadKind",
-    "Positional",
-    "Readout",
-    "Task",
-    "check_settings",
-    "check_sizes",
-]
+__all__ = ["ChainPoint", "Conv", "HeadKind", "Positional", "Readout", "Task", "check_settings",
+           "check_sizes"]  # fmt: skip
 
 Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
 Task = Literal["node", "graph"]

@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.nn.bond_gnn import ATOMS, BONDS, BondGNN
 from gduq.nn.gnn import GNN
 
-__all__ = ["class_name", "network_from", "network_spec", "small_graph"]
+__all__ = ["AnySize", "class_name", "network_from", "network_spec", "small_graph"]
 
 _OWN: dict[str, type[GNN | BondGNN]] = {"GNN": GNN, "BondGNN": BondGNN}
 
@@ -52,3 +52,14 @@ def small_graph(config: Mapping[str, Any], dtype: torch.dtype) -> Data:
     if config.get("categories"):
         found["x"] = found["x"].long()
     return Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, **found)
+
+
+class AnySize(nn.Module):
+    """A module whose buffers take the size of what is loaded into them."""
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        for name, buffer in self._buffers.items():
+            found = state_dict.get(prefix + name)
+            if buffer is not None and found is not None and found.dim() == buffer.dim():
+                setattr(self, name, torch.empty_like(found, device=buffer.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

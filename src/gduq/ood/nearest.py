@@ -34,7 +34,7 @@ from gduq._checks import check_int
 from gduq._torch import below
 from gduq.errors import InputError, NotFittedError
 from gduq.graphs.sparse import is_sparse, take_rows
-from gduq.nn.any_size import AnySize
+from gduq.nn.network_specs import AnySize
 from gduq.ood.distances import in_blocks, nearest, polar, structure_distance
 
 __all__ = ["Novelty"]

@@ -61,6 +61,7 @@ class Prediction(ABC):
     calibrator: ClassVar[str]  # the default of `gduq.calibration.METHODS`
     ood_scores: ClassVar[tuple[str, ...]]  # properties; the first is the default of `gduq.ood`
     conformal: ClassVar[str]  # the default method of `gduq.conformal`
+    mean_of_parts: ClassVar[bool] = True  # whether several labels or values have a mean
     shift_columns: ClassVar[tuple[str, ...]]  # what `gduq.conformal.shift_test` compares
 
     samples: Tensor

@@ -66,6 +66,7 @@ class ValuePrediction(Prediction):
     calibrator: ClassVar[str] = "deviation"
     ood_scores: ClassVar[tuple[str, ...]] = ("std", "epistemic", "novelty")
     conformal: ClassVar[str] = "normalised"
+    mean_of_parts: ClassVar[bool] = False  # each has a unit of its own
     shift_columns: ClassVar[tuple[str, ...]] = ("mean", "std", "epistemic", "novelty")
 
     units: tuple[str, ...] | None = None
@@ -278,7 +279,7 @@ class Values(Target):
     kind: ClassVar[str] = "values"
     noun: ClassVar[str] = "value"
     form: ClassVar[tuple[str, ...]] = ("shift", "scale")
-    price: ClassVar[float] = 0.005  # intervals about 1.07 times as wide
+    price: ClassVar[float] = 0.001  # intervals about 1.03 times as wide
     has_units: ClassVar[bool] = True
 
     names: tuple[str, ...] | None = None

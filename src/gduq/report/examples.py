@@ -104,8 +104,7 @@ def _relatives(result: SplitResult, smiles: str) -> list[Near]:
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
         if isinstance(y := graph.get("y"), Tensor) and y.numel():
-            y = y if result.target is None else result.target.encode(y)
-            words += f", true {result.name(y.flatten())}"
+            words += f", true {result.name(result.encode(y).flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
         if (svg := draw_molecule(near.smiles, f"Training compound {words}")) is not None:
             found.append(near._replace(svg=svg, words=words))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gduq import metrics
-from gduq.evaluation.gap import PROMISED
 from gduq.metrics import Interval
+from gduq.metrics.rows import PROMISED
 from gduq.prediction import Target, infer_target
 from gduq.report.subject import Subject, change, is_clear
 
@@ -49,15 +49,6 @@ ROC_AUC = ScoreColumn("roc_auc", "ROC-AUC", better="up")
 AVERAGE_PRECISION = ScoreColumn("average_precision", "Average precision", better="up")
 _GAP = ScoreColumn("gap", "Gap,\u00a0points", "points", "near")
 _NLL, _BRIER = ScoreColumn("nll", "NLL"), ScoreColumn("brier", "Brier score")
-_OF_VALUES = (
-    ScoreColumn("rmse", "RMSE{unit}"),
-    ScoreColumn("coverage_90", "90\u00a0% intervals hold,\u00a0%", "share", ""),
-    _GAP,
-    ScoreColumn("width_90", "Their width{unit}", better=""),
-    _NLL,
-    ScoreColumn("crps", "CRPS{unit}"),
-    ScoreColumn("miscalibration_area", "Miscalibration area"),
-)
 
 
 class SplitResult(ABC):
@@ -146,10 +137,9 @@ class SplitResult(ABC):
         """What it says of a row."""
         return self.name(self.p.label[row].flatten())
 
-    @cached_property
-    def target(self) -> Target | None:
-        """What numbers the truth of graphs as the predictions do; ``None`` where it stays."""
-        return None
+    def encode(self, y: Tensor) -> Tensor:
+        """The truth of a graph, numbered as the predictions are."""
+        return y
 
     def certainty(self, row: int) -> str:
         """How sure it is of a row."""
@@ -231,13 +221,14 @@ class _Classes(_Discrete):
         return super().too_few
 
     @cached_property
-    def target(self) -> Target | None:
-        splits = self.subject.splits
-        if splits is None or splits.train.graphs[0].get("y") is None:
-            return None
-        known = [view for _, view in splits if view.graphs[0].get("y") is not None]
-        y = torch.cat([view.target for view in known])  # train may lack a class
+    def _target(self) -> Target:
+        assert self.subject.splits is not None
+        views = [view for _, view in self.subject.splits if view.graphs[0].get("y") is not None]
+        y = torch.cat([view.target for view in views])  # train may lack a class
         return infer_target(y, self.p.num_classes, "classes")
+
+    def encode(self, y: Tensor) -> Tensor:
+        return self._target.encode(y)
 
     @property
     def errors(self) -> Tensor:
@@ -290,7 +281,16 @@ class _Labels(_Discrete):
 
 
 class _Values(SplitResult):
-    in_parts, columns, score = True, _OF_VALUES, "std"
+    in_parts, score = True, "std"
+    columns = (
+        ScoreColumn("rmse", "RMSE{unit}"),
+        ScoreColumn("coverage_90", "90\u00a0% intervals hold,\u00a0%", "share", ""),
+        _GAP,
+        ScoreColumn("width_90", "Their width{unit}", better=""),
+        _NLL,
+        ScoreColumn("crps", "CRPS{unit}"),
+        ScoreColumn("miscalibration_area", "Miscalibration area"),
+    )
     growing: ClassVar[dict[str, str]] = {"coverage_90": "share in 90 % intervals", "rmse": "RMSE"}
 
     @cached_property

@@ -1,25 +1,33 @@
-"""The page, and the same as JSON."""
+"""The page with its charts, and the same as JSON."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gduq._io import to_json, write_text
 from gduq.errors import InputError
-from gduq.report import tables
-from gduq.report.charts import MOST, charts_of
+from gduq.metrics import Interval
+from gduq.prediction import Prediction
+from gduq.report import plots, tables
 from gduq.report.examples import examples_of
 from gduq.report.kinds import AVERAGE_PRECISION, result_of, templates
-from gduq.report.subject import Subject, as_subjects, main_split
+from gduq.report.subject import Subject, as_subjects, main_split, severities, split_names
 from gduq.report.verdict import verdict
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["build", "write"]
+
+_MODELS, _BLOCKS = 6, 4  # lines a reader can still tell apart; labels or values with charts
+_NAME = 40  # letters of a name in a legend
 
 
 def build(
@@ -41,34 +49,32 @@ def build(
     """
     found = as_subjects(subjects)
     first, split = found[0], main_split(found)
-    results = [result_of(s, split) for s in found[:MOST] if split and s.labelled(split)]
+    results = [result_of(s, split) for s in found[:_MODELS] if split and s.labelled(split)]
     return (
         templates()
         .get_template("page.html.j2")
         .render(
-            title=title or _title(found),
-            reproduce=reproduce,
+            about=_about(found, title, reproduce),
             kind=first.kind,
             ranked=any(AVERAGE_PRECISION in r.columns for r in results),
-            facts=_facts(found),
-            subjects=[{"name": s.name, "config": _json(s.config)} for s in found],
-            data=first.splits,
+            configs=[(s.name, json.dumps(s.config, indent=1, ensure_ascii=False, default=str))
+                     for s in found if s.config],
+            subjects=found,
             split=split,
             verdict=verdict(found),
             gaps=[(r.subject.name, *(100 * v for v in r.promise)) for r in results],
             scorecards=tables.scorecards(found),
-            level=100 * first.sampling["level"],
-            seeds=any(s.runs for s in found),
             classes=first.example.names if first.names == ("",) else (),
             labels=tables.label_table(found),
             drawn=examples_of([s.first for s in found], split),
             detection=tables.detection(found),
             subgroups=tables.subgroups(found),
             costs=tables.costs(found),
-            versions=_versions(found),
-            **charts_of(found),
+            targets_left_out=first.names[_BLOCKS:],
+            models_left_out=[s.name for s in found[_MODELS:]],
+            **_charts(found),
         )
-    )
+    )  # fmt: skip
 
 
 def write(
@@ -86,11 +92,17 @@ def write(
         reproduce: The command that makes the same again.
     """
     path, found = Path(path), as_subjects(subjects)
-    title = title or _title(found)
     if path.suffix == ".html":
         text = build(found, title, reproduce)
     elif path.suffix == ".json":
-        text = to_json(_as_json(found, title, reproduce), default=str) + "\n"
+        content = _about(found, title, reproduce) | {
+            "verdict": asdict(verdict(found)),
+            "subjects": [{"name": s.name, "cost": dict(s.cost or {}), "config": s.config}
+                         for s in found],
+            "table": [{"subject": s.name, **row} for s in found
+                      for row in s.result.table.to_dict(orient="records")],
+        }  # fmt: skip
+        text = to_json(content, default=str) + "\n"
     else:
         raise InputError("a file called .html or .json", repr(path.name))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,49 +110,125 @@ def write(
     return path
 
 
-def _title(subjects: Sequence[Subject]) -> str:
-    """The target and where it comes from, where that is known."""
-    facts = subjects[0].facts
-    about = ", from ".join(filter(None, (facts.get("Target"), facts.get("Data"))))
-    return f"{about}: how far to trust it" if about else "How far to trust it"
-
-
-def _facts(subjects: Sequence[Subject]) -> dict[str, str]:
-    """Facts of the first subject; what was trained of all of them."""
+def _about(subjects: Sequence[Subject], title: str | None, reproduce: str) -> dict[str, Any]:
+    """Title, facts of the first subject (what was trained of all of them), command, versions."""
     facts = dict(subjects[0].facts)
     if len(subjects) > 1 and "Model" in facts:
         facts["Model"] = "; ".join(s.facts.get("Model", s.name) for s in subjects)
-    return facts
+    about = ", from ".join(filter(None, (facts.get("Target"), facts.get("Data"))))
+    default = f"{about}: how far to trust it" if about else "How far to trust it"
+    versions = next((s.info for s in subjects if s.info), None) or _versions()
+    return {"title": title or default, "facts": facts, "reproduce": reproduce,
+            "versions": {k: v if isinstance(v, str) else json.dumps(v, default=str)
+                         for k, v in versions.items()}}  # fmt: skip
 
 
-def _json(config: Any) -> str:
-    return json.dumps(config, indent=1, ensure_ascii=False, default=str) if config else ""
-
-
-def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "facts": _facts(subjects),
-        "reproduce": reproduce,
-        "verdict": asdict(verdict(subjects)),
-        "subjects": [
-            {"name": s.name, "cost": dict(s.cost or {}), "config": s.config} for s in subjects
-        ],
-        "versions": _versions(subjects),
-        "table": [
-            {"subject": s.name, **row}
-            for s in subjects
-            for row in s.result.table.to_dict(orient="records")
-        ],
-    }
-
-
-def _versions(subjects: Sequence[Subject]) -> dict[str, str]:
-    """Versions of the first run that recorded any, otherwise of this process."""
-    for info in filter(None, (subject.info for subject in subjects)):
-        return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
-                for k, v in info.items()}  # fmt: skip
-    found = {"python": platform.python_version(), "machine": platform.platform()}
+def _versions() -> Mapping[str, str]:
+    """Of this process."""
     packages = {p.metadata["Name"]: p.version for p in distributions()}
     names = ("gduq", "torch", "torch-geometric", "numpy", "scipy")
+    found = {"python": platform.python_version(), "machine": platform.platform()}
     return found | {name: packages[name] for name in names if name in packages}
+
+
+# -- charts --------------------------------------------------------------------------------------
+
+
+class Chart(NamedTuple):
+    """A picture with its title."""
+
+    title: str
+    svg: str
+
+
+def _charts(subjects: Sequence[Subject]) -> dict[str, list[Chart]]:
+    """Charts by section of the page."""
+    drawn = [s.first for s in subjects[:_MODELS]]  # a picture is of one run, as its name says
+    panels = list(_panels(drawn))
+    known = [p for _, named in panels for p in named.values()]
+    found = {
+        "reliability": list[Chart](), "parity": list[Chart](), "errors": list[Chart](),
+        "precision": list[Chart](), "risk": _draw(panels, plots.risk_coverage, "Risk and coverage"),
+        "histograms": list(_histograms(drawn)), "severity": list(_severity(subjects[:_MODELS])),
+    }  # fmt: skip
+    if subjects[0].parts[0].kind == "classes":  # a label is two classes
+        diagram = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
+        found["reliability"] = _draw(panels, diagram, "Reliability")
+        if all(p.width == 2 for p in known):
+            found["precision"] = _draw(panels, plots.precision_recall, "Precision and recall")
+    else:
+        single = [(f"{title}: {name}" if len(named) > 1 else title, p)
+                  for title, named in panels for name, p in named.items()]  # fmt: skip
+        bins = min(8, max(1, min(map(len, known), default=0) // 5))
+        errors = partial(plots.error_by_uncertainty, bins=bins)
+        found["reliability"] = _draw(panels, plots.calibration_curve, "Levels of intervals")
+        found["errors"] = _draw(panels, errors, "Error against deviation")
+        found["parity"] = _draw(single, plots.parity, "Truth and prediction")
+    return found
+
+
+def _panels(subjects: Sequence[Subject]) -> Iterator[tuple[str, dict[str, Prediction]]]:
+    """The ID test, and the split the verdict is about; of several labels or values the latter."""
+    for i, name in enumerate(subjects[0].names[:_BLOCKS]):
+        parts = [s.parts[i] for s in subjects]
+        main = main_split(parts)
+        for split in filter(None, dict.fromkeys([main] if name else ["id_test", main])):
+            known: dict[str, Prediction] = {}
+            for part in parts:
+                if (p := part.labelled(split)) is not None:
+                    known[_short(part.name, known)] = p
+            if known:
+                yield f"{name}, {split}" if name else split, known
+
+
+def _short(name: str, taken: Iterable[str]) -> str:
+    """A name for a legend; Matplotlib leaves out those that begin with an underscore."""
+    name = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+    name = f"\u200b{name}" if name.startswith("_") else name
+    return f"{name} ({len(list(taken)) + 1})" if name in taken else name
+
+
+def _draw(panels: Sequence[tuple[str, Any]], draw: Callable[..., Figure], what: str) -> list[Chart]:
+    """One picture per panel; its description holds its legend, and so the numbers."""
+    found = []
+    for title, known in panels:
+        figure = draw(known)
+        legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        found.append(Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}")))
+    return found
+
+
+def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
+    """The usual uncertainty of known and shifted rows and, where it was measured, their novelty."""
+    names, main = split_names(subjects), main_split(subjects)
+    known = next((s for s in ("id_test", "id_val") if s in names), None)
+    shifted = main or next((s for s in ("ood_test", "ood_val") if s in names), None)
+    if known is None or shifted is None or known == shifted:
+        return
+    for name, parts in tables.apart(subjects)[:_BLOCKS]:
+        for s in (s for s in parts if {known, shifted} <= set(s.predictions)):
+            p, q = s.predictions[known], s.predictions[shifted]
+            novel = p.novelty is not None and q.novelty is not None
+            for score in (None, "novelty") if novel else (None,):
+                draw = partial(plots.score_histograms, p, score=score, known=known)
+                panel = (f"{s.name}: {name}" if name else s.name, {shifted: q})
+                yield from _draw([panel], draw, "Uncertainty of known and shifted rows")
+
+
+def _severity(subjects: Sequence[Subject]) -> Iterator[Chart]:
+    for scale, splits in severities(subjects).items():
+        labelled = {level: split for level, split in splits.items()
+                    if any(s.labelled(split) is not None for s in subjects)}  # fmt: skip
+        if len(labelled) < 2:
+            continue
+        growing = result_of(subjects[0], next(iter(subjects[0].predictions))).growing
+        for name, parts in tables.apart(subjects)[:_BLOCKS]:
+            for measure, words in growing.items():
+                lines: dict[str, dict[float, Interval]] = {}
+                for s in parts:
+                    line = {level: s.value(split, measure) for level, split in labelled.items()
+                            if s.labelled(split) is not None}  # fmt: skip
+                    lines |= {_short(s.name, lines): line} if line else {}
+                draw = partial(plots.severity_lines, label=words, scale=scale)
+                title = f"{name}: {words} against {scale}" if name else f"{words} against {scale}"
+                yield from _draw([(title, lines)], draw, "Growing shift")

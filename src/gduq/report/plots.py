@@ -2,9 +2,9 @@
 
 Every function returns a Matplotlib ``Figure`` made for one column of a paper (3.4 inches); save it
 with ``figure.savefig("name.pdf")``. Nothing is shown and no global state is touched, so they work
-without a display. Colours are those of Okabe and Ito, which colour-blind readers can tell apart;
-lines also differ by marker and dash. Where ``predictions`` are several by name, there are at most
-seven.
+without a display. ``predictions`` are one prediction with targets, or up to seven by name. Colours
+are those of Okabe and Ito, which colour-blind readers can tell apart; lines also differ by marker
+and dash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -30,17 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "calibration_curve",
-    "error_by_uncertainty",
-    "parity",
-    "precision_recall",
-    "reliability_diagram",
-    "risk_coverage",
-    "score_histograms",
-    "severity_lines",
-    "to_svg",
-]
+__all__ = ["calibration_curve", "error_by_uncertainty", "parity", "precision_recall",
+           "reliability_diagram", "risk_coverage", "score_histograms", "severity_lines",
+           "to_svg"]  # fmt: skip
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -79,13 +71,11 @@ def _by_name(given: Predictions, alone: str = "", most: int = len(COLOURS)) -> d
     return named
 
 
-def _legend(name: str, measure: str, value: float) -> str:
-    return f"{name} ({measure} {value:.3f})" if name else f"{measure} {value:.3f}"
-
-
-def _line(i: int, marked: bool = False) -> dict[str, Any]:
-    more = {"marker": _MARKERS[i]} if marked else {}
-    return {"color": COLOURS[i], "linestyle": _DASHES[i], **more}
+def _line(i: int, name: str = "", measure: str = "", value: float = 0.0) -> dict[str, Any]:
+    """How the i-th line looks, and what the legend says of it."""
+    said = f"{measure} {value:.3f}" if measure else ""
+    label = f"{name} ({said})" if name and said else name or said
+    return {"color": COLOURS[i], "linestyle": _DASHES[i], "label": label or None}
 
 
 def _band(axes: Axes, x: Any, low: Any, high: Any, i: int, lines: int) -> None:
@@ -93,15 +83,10 @@ def _band(axes: Axes, x: Any, low: Any, high: Any, i: int, lines: int) -> None:
     axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
 
 
-def _histogram(
-    axes: Axes, values: Tensor, edges: Any, i: int, label: str | None = None, filled: bool = False
-) -> None:
-    """As shares of the rows."""
+def _shares(values: Tensor, edges: Any) -> Any:
+    """A histogram as shares of the rows."""
     heights, _ = np.histogram(_array(values), bins=edges)
-    heights = heights / max(heights.sum(), 1)
-    if filled:
-        axes.stairs(heights, edges, fill=True, color=COLOURS[i], alpha=0.2)
-    axes.stairs(heights, edges, **_line(i), label=label)
+    return heights / max(heights.sum(), 1)
 
 
 def _thinned(rows: int, most: int = 1000) -> Any:
@@ -113,25 +98,19 @@ def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
 
 
-def _around(value: Any, low: Any, high: Any) -> list[Any]:
-    """Lengths of error bars; rounding may leave a little below 0."""
-    return [(value - low).clip(0), (high - value).clip(0)]
+def _bars(axes: Axes, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
+    """Points with error bars; rounding may leave a length a little below 0."""
+    axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], **style)
 
 
 # -- classes, and one label at a time
 
 
-def reliability_diagram(
-    predictions: Predictions, *, bins: int = 15, binning: metrics.Binning = "width"
-) -> Figure:
+def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
     """Accuracy against confidence with Wilson intervals, above a histogram of the confidence.
 
-    Below the diagonal a model is overconfident. The legend names each one's ECE over these bins.
-
-    Args:
-        predictions: A `gduq.ClassPrediction` with targets, or several by name.
-        bins: Number of bins.
-        binning: ``"width"``, or ``"mass"`` for equally full bins.
+    For classes (of labels, ``p.column(t)``). Below the diagonal a model is overconfident. The
+    legend names each one's ECE over these bins.
 
     Example:
         >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
@@ -140,18 +119,17 @@ def reliability_diagram(
     """
     named, start = _by_name(predictions), 1.0
     grid: Any = {"nrows": 2, "sharex": True, "height_ratios": [3.2, 1]}
+    edges = np.linspace(0, 1, max(bins, 20) + 1)
+    strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
     with _panel(3.3, len(named), **grid) as (figure, (upper, lower)):
         upper.plot([0, 1], [0, 1], **_DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
-            curve = metrics.reliability(p, bins=bins, binning=binning, strict=False)
-            error = metrics.ece(p, bins=bins, binning=binning, strict=False)
-            x, y, low, high = (_array(v[curve.rows > 0]) for v in (
-                curve.confidence, curve.accuracy, curve.low, curve.high))  # fmt: skip
-            strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
-            upper.errorbar(x, y, _around(y, low, high), **_line(i, marked=True), capsize=cap,
-                           label=_legend(name, "ECE", error), elinewidth=0.7,
-                           ecolor=(COLOURS[i], strength))  # fmt: skip
-            _histogram(lower, p.confidence, np.linspace(0, 1, max(bins, 20) + 1), i)
+            curve = metrics.reliability(p, bins=bins, strict=False)
+            parts = curve.confidence, curve.accuracy, curve.low, curve.high
+            line = _line(i, name, "ECE", metrics.ece(p, bins=bins, strict=False))
+            _bars(upper, *(_array(part[curve.rows > 0]) for part in parts), **line, capsize=cap,
+                  marker=_MARKERS[i], elinewidth=0.7, ecolor=(COLOURS[i], strength))  # fmt: skip
+            lower.stairs(_shares(p.confidence, edges), edges, **_line(i))
             start = min(start, float(p.confidence.min()))
         start = max(0.0, np.floor(start * 10) / 10)
         upper.set(xlim=(start, 1.01), ylim=(-0.02, 1.02), ylabel="accuracy")
@@ -162,12 +140,8 @@ def reliability_diagram(
 def precision_recall(predictions: Predictions) -> Figure:
     """Precision against recall of the second of two classes, over all thresholds.
 
-    The grey line is its share of the rows, which guessing would reach. The legend names each one's
-    average precision.
-
-    Args:
-        predictions: A `gduq.ClassPrediction` of two classes with targets (of labels,
-            ``p.column(t)``), or several by name, of the same rows.
+    For two classes (of labels, ``p.column(t)``), on the same rows. The grey line is the class's
+    share of the rows, which guessing would reach. The legend names each one's average precision.
     """
     from sklearn.metrics import precision_recall_curve
 
@@ -176,7 +150,6 @@ def precision_recall(predictions: Predictions) -> Figure:
         for i, (name, p) in enumerate(named.items()):
             if not isinstance(p, ClassPrediction) or p.num_classes != 2:
                 raise InputError("two classes", p.size, "Of labels, pass p.column(t).")
-            label = _legend(name, "average precision", metrics.average_precision(p))
             hits, log_probs = _array(p.require_target() == 1), p.log_probs.double()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # rows without a "yes" have a line at 0
@@ -184,7 +157,7 @@ def precision_recall(predictions: Predictions) -> Figure:
                 precision, recall, _ = precision_recall_curve(hits, odds)
             keep = _thinned(len(recall) - 1)
             x, y = (values[:-1][::-1][keep] for values in (recall, precision))
-            axes.plot(x, y, **_line(i), label=label)
+            axes.plot(x, y, **_line(i, name, "average precision", metrics.average_precision(p)))
         axes.axhline(hits.mean(), **_DOTTED, label="guessing")
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(-0.02, 1.02))
     return figure
@@ -193,7 +166,7 @@ def precision_recall(predictions: Predictions) -> Figure:
 # -- values
 
 
-def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 1000) -> Figure:
+def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure:
     """Predicted against true values with intervals; those that miss the truth are hollow.
 
     Args:
@@ -213,10 +186,9 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 1000) -> Figur
     share = f"{100 * level:g} % intervals: {100 * metrics.coverage(p, level):.0f} % hold the truth"
     with _panel(3.3, 2) as (figure, axes):
         for i, (rows, label) in enumerate(((held, share), (~held, "the others"))):
-            bars = _around(mean[rows], low[rows], high[rows])
-            axes.errorbar(truth[rows], mean[rows], bars, fmt="o", color=COLOURS[i], markersize=2.5,
-                          markerfacecolor="white" if i else COLOURS[0], elinewidth=0.5,
-                          ecolor=(COLOURS[i], 0.35), label=label)  # fmt: skip
+            _bars(axes, truth[rows], mean[rows], low[rows], high[rows], fmt="o", color=COLOURS[i],
+                  markersize=2.5, markerfacecolor="white" if i else COLOURS[0], elinewidth=0.5,
+                  ecolor=(COLOURS[i], 0.35), label=label)  # fmt: skip
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
         pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
         both = (ends[0] - pad, ends[1] + pad)
@@ -229,18 +201,15 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 1000) -> Figur
 def calibration_curve(predictions: Predictions) -> Figure:
     """Which share of the truth lies in intervals of every level, with Wilson intervals.
 
-    Below the diagonal intervals are too narrow. The legend names each one's miscalibration area.
-
-    Args:
-        predictions: A `gduq.ValuePrediction` of one value with targets, or several by name.
+    For one value. Below the diagonal intervals are too narrow. The legend names each one's
+    miscalibration area.
     """
     named = _by_name(predictions)
     with _panel(2.8, len(named)) as (figure, axes):
         axes.plot([0, 1], [0, 1], **_DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
             x, y, low, high = map(_array, metrics.calibration_curve(p))
-            label = _legend(name, "area", metrics.miscalibration_area(p))
-            axes.plot(x, y, **_line(i), label=label)
+            axes.plot(x, y, **_line(i, name, "area", metrics.miscalibration_area(p)))
             _band(axes, x, low, high, i, len(named))
         axes.set(xlabel="level of the interval", ylabel="share of the truth in it", xlim=(0, 1),
                  ylim=(0, 1.01))  # fmt: skip
@@ -250,21 +219,18 @@ def calibration_curve(predictions: Predictions) -> Figure:
 def error_by_uncertainty(predictions: Predictions, *, bins: int = 10) -> Figure:
     """RMSE against the root mean variance of rows, sorted by it into bins of equally many.
 
-    Above the diagonal errors are larger than predicted. The legend names each one's ENCE.
-
-    Args:
-        predictions: A `gduq.ValuePrediction` of one value with targets, or several by name.
-        bins: Number of bins; at least as many rows.
+    For one value, with at least as many rows as bins. Above the diagonal errors are larger than
+    predicted. The legend names each one's ENCE.
     """
     named, top = _by_name(predictions), 0.0
     with _panel(2.8, len(named)) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
-            label = _legend(name, "ENCE", metrics.ence(p, bins=bins))
+            line = _line(i, name, "ENCE", metrics.ence(p, bins=bins))
             variance = _single_value(p).std.double().flatten().square()
             loss = (p.mean - p.require_target()).double().flatten().square()
             parts = variance.argsort(stable=True).tensor_split(bins)
             expected, found = ([float(v[i].mean().sqrt()) for i in parts] for v in (variance, loss))
-            axes.plot(expected, found, **_line(i, marked=True), label=label)
+            axes.plot(expected, found, **line, marker=_MARKERS[i])
             top = max(top, *expected, *found)
         axes.plot([0, top], [0, top], **_DOTTED, zorder=0)
         axes.set(xlim=(0, None), ylim=(0, None), ylabel=_with_unit("RMSE", *named.values()),
@@ -291,12 +257,8 @@ def _with_unit(words: str, *predictions: ValuePrediction) -> str:
 def risk_coverage(predictions: Predictions) -> Figure:
     """Share of errors among the most certain rows, against how many of them are answered.
 
-    Of values it is the RMSE of the answers. Lower is better; the grey line of a single prediction
-    is what a perfect ranking would reach. The legend names each one's AURC.
-
-    Args:
-        predictions: A `gduq.ClassPrediction` or `gduq.ValuePrediction` (of one value) with
-            targets, or several by name.
+    For classes, or one value, of which it is the RMSE of the answers. Lower is better; the grey
+    line of a single prediction is what a perfect ranking would reach. The legend names each AURC.
 
     Example:
         >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
@@ -308,10 +270,10 @@ def risk_coverage(predictions: Predictions) -> Figure:
     scale = np.sqrt if squared else np.asarray  # an RMSE from mean squares
     with _panel(2.3, max(len(named), 2)) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
-            curve, label = metrics.risk_coverage(p), _legend(name, "AURC", metrics.aurc(p))
+            curve = metrics.risk_coverage(p)
             x, risk = _array(curve.coverage), scale(_array(curve.risk))
             keep = _thinned(len(risk))
-            axes.plot(x[keep], risk[keep], **_line(i), label=label)
+            axes.plot(x[keep], risk[keep], **_line(i, name, "AURC", metrics.aurc(p)))
             top = max(top, float(risk[len(risk) // 10 :].max()))
         if len(named) == 1:
             sizes = np.arange(1, len(risk) + 1)
@@ -325,12 +287,7 @@ def risk_coverage(predictions: Predictions) -> Figure:
 
 
 def score_histograms(
-    p_id: Prediction,
-    p_ood: Predictions,
-    score: str | ood.Score | None = None,
-    train: Prediction | None = None,
-    *,
-    known: str = "ID",
+    p_id: Prediction, p_ood: Predictions, score: str | None = None, *, known: str = "ID"
 ) -> Figure:
     """The distribution of an OOD score on ID and OOD rows, and its AUROC.
 
@@ -341,7 +298,6 @@ def score_histograms(
         p_id: Predictions on ID rows.
         p_ood: Predictions on OOD rows, or up to six sets of them by name.
         score: As in `gduq.ood.score`.
-        train: Training predictions, for scores that are fitted.
         known: What the ID rows are called.
 
     Example:
@@ -349,20 +305,20 @@ def score_histograms(
         >>> score_histograms(sure, unsure, "entropy").axes[0].get_xlabel()
         'entropy'
     """
-    score = p_id.ood_scores[0] if score is None else score
+    score = score or p_id.ood_scores[0]
     sets = {known: p_id, **_by_name(p_ood, "OOD", most=6)}
-    scores = {name: ood.score(p, score, train) for name, p in sets.items()}
+    scores = {name: ood.score(p, score) for name, p in sets.items()}
     every = np.concatenate([_array(s) for s in scores.values()])
     low, high = np.quantile(every, [0.0, 0.995])  # a few far rows should not flatten the rest
-    few = len(sets) <= 3
-    edges = np.linspace(low, high if high > low else low + 1.0, 41 if few else 21)
+    edges = np.linspace(low, high if high > low else low + 1.0, 41 if len(sets) <= 3 else 21)
     with _panel(2.0, len(sets)) as (figure, axes):
         for i, (name, values) in enumerate(scores.items()):
-            auroc = metrics.auroc(scores[known], values) if i else 0.0
-            label = _legend(name, "AUROC", auroc) if i else name
-            _histogram(axes, values.clamp(max=float(edges[-1])), edges, i, label, few)
-        called = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        called = {"msp": "1 − confidence", "std": "standard deviation"}.get(called, called)
+            heights = _shares(values.clamp(max=float(edges[-1])), edges)
+            if len(sets) <= 3:
+                axes.stairs(heights, edges, fill=True, color=COLOURS[i], alpha=0.2)
+            auroc = ("AUROC", metrics.auroc(scores[known], values)) if i else ()
+            axes.stairs(heights, edges, **_line(i, name, *auroc))
+        called = {"msp": "1 − confidence", "std": "standard deviation"}.get(score, score)
         axes.set(xlabel=called, ylabel="share of rows", ylim=(0, None))
         if axes.get_ylim()[1] > _PILE:
             axes.set(yscale="log", ylabel="share of rows (log)")
@@ -370,41 +326,24 @@ def score_histograms(
     return figure
 
 
-def severity_lines(lines: Mapping[str, Mapping[Any, metrics.Interval]], label: str) -> Figure:
+def severity_lines(
+    lines: Mapping[str, Mapping[float, metrics.Interval]], label: str, scale: str = "shift severity"
+) -> Figure:
     """A number with its interval against the severity of a shift, one line per model.
 
     Args:
-        lines: Of each model its numbers by severity. Numbers, and names such as ``"rotation=10"``,
-            stand on a scale; other names in the order given.
+        lines: Of each model its numbers by severity.
         label: What the number is.
+        scale: What the severity is.
     """
-    names = list(dict.fromkeys(s for one in lines.values() for s in one))
-    x_of, scale = _severity_scale(names)
     with _panel(2.2, len(lines)) as (figure, axes):
         for i, (name, one) in enumerate(lines.items()):
-            order = sorted(one, key=x_of.__getitem__)
-            x = [x_of[severity] for severity in order]
-            value, low, high = np.array([one[severity] for severity in order]).T
-            _band(axes, x, low, high, i, len(lines))
-            axes.plot(x, value, **_line(i, marked=True), label=name)
-        if not scale:
-            axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=30, ha="right")
-        axes.set(xlabel=scale or "shift", ylabel=label)
+            value, low, high = np.array([one[x] for x in sorted(one)]).T
+            _band(axes, sorted(one), low, high, i, len(lines))
+            axes.plot(sorted(one), value, **_line(i, name), marker=_MARKERS[i])
+        axes.set(xlabel=scale, ylabel=label)
         axes.set_ylim(bottom=0)
     return figure
-
-
-def _severity_scale(names: Sequence[Any]) -> tuple[dict[Any, float], str]:
-    """Where each severity stands, and what the scale is called; no name: one after the other."""
-    texts = [n if isinstance(n, str) else f"shift severity={n}" for n in names]
-    kinds, values = zip(*(text.partition("=")[::2] for text in texts), strict=True)
-    try:
-        numbers = dict(zip(names, map(float, values), strict=True))
-    except ValueError:
-        numbers = {}
-    if len(numbers) == len(names) and len(set(kinds)) == 1:
-        return numbers, str(kinds[0])
-    return {n: float(i) for i, n in enumerate(names)}, ""
 
 
 # -- for pages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from os import PathLike
@@ -91,10 +91,9 @@ def _facts(name: str, data: str, info: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _first_names(names: Iterable[object]) -> str:
-    shown = [str(name) for name in names]
-    more = f" and {len(shown) - _MOST} more" if len(shown) > _MOST else ""
-    return ", ".join(shown[:_MOST]) + more
+def _first_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
 
 
 def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
@@ -106,14 +105,11 @@ def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
 def _cost(info: Mapping[str, Any]) -> dict[str, float]:
     """Seconds and parameters; training includes that of the network a model stands on."""
     seconds = info.get("seconds") or {}
-    try:
-        found = {f"{k}_seconds": float(seconds[k]) for k in ("train", "predict") if k in seconds}
-        if "train" in seconds:
-            found["train_seconds"] += float(seconds.get("plain") or 0.0)
-        more = info.get("parameters")
-        return found if more is None else {**found, "parameters": float(more)}
-    except (TypeError, ValueError) as error:
-        raise InputError("seconds and parameters as numbers in info.json", error) from None
+    found = {f"{k}_seconds": seconds[k] for k in ("train", "predict") if seconds.get(k) is not None}
+    if "train_seconds" in found:
+        found["train_seconds"] += seconds.get("plain") or 0.0
+    more = info.get("parameters")
+    return found if more is None else {**found, "parameters": more}
 
 
 def _splits(folder: RunFolder, predictions: Mapping[str, Prediction]) -> Splits | None:

@@ -21,7 +21,6 @@ from torch import Tensor
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.gap import gap_of_draws
 from gduq.graphs.splits import SPLIT_NAMES, Splits
 from gduq.metrics import Interval
 from gduq.metrics.resampling import interval, resample_counts, resampled
@@ -81,12 +80,10 @@ class Subject:
     folder: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.predictions, Mapping) or not self.predictions:
-            raise InputError("predictions by split name", f"{self.predictions!r:.60}")
-        for split, p in self.predictions.items():
-            if not isinstance(p, Prediction):
-                raise InputError(f"a Prediction for {split!r}", type(p).__name__)
-        if len(kinds := {p.kind for p in self.predictions.values()}) > 1:
+        given = self.predictions
+        if not given or not all(isinstance(p, Prediction) for p in given.values()):
+            raise InputError("predictions by split name", f"{given!r:.60}")
+        if len(kinds := {p.kind for p in given.values()}) > 1:
             raise InputError("predictions of one kind", ", ".join(sorted(kinds)))
         for key, value in (self.cost or {}).items():
             if not value >= 0:
@@ -97,31 +94,23 @@ class Subject:
     @cached_property
     def result(self) -> Evaluation:
         """The evaluation given, or made now; of several runs their means."""
-        if self.runs:
-            return self._mean_of_runs()
-        if self.evaluation is not None:
+        if not self.runs and self.evaluation is not None:
             return self.evaluation
-        shifted = [n for n in self.predictions if n.startswith("ood") or _is_severity(n)]
-        return evaluate(
-            self.predictions, self.splits, ood=shifted, subgroups=self.splits is not None
-        )
+        if not self.runs:
+            shifted = [n for n in self.predictions if n.startswith("ood") or _is_severity(n)]
+            groups = self.splits is not None
+            return evaluate(self.predictions, self.splits, ood=shifted, subgroups=groups)
+        first = self.runs[0].result
+        level, table = first.settings.get("level", 0.95), first.table.drop_duplicates(_KEYS)
+        means = [mean_over_runs([run.numbers[key] for run in self.runs if key in run.numbers],
+                                level, key[1]) for key in self.runs[0].numbers]  # fmt: skip
+        ends = dict(zip(Interval._fields, zip(*means, strict=True), strict=True))
+        return replace(first, table=table.reset_index(drop=True).assign(**ends))
 
     def rows(self, kind: str, split: str | None = None) -> pd.DataFrame:
         """What the evaluation measured of one kind, on one split or all."""
         table = self.result.table
         return table[(table["kind"] == kind) & (table["split"].eq(split) | (split is None))]
-
-    def _mean_of_runs(self) -> Evaluation:
-        """Means of all numbers, see `mean_over_runs`."""
-        first, found = self.runs[0].result, {key: list[Interval]() for key in self.runs[0].numbers}
-        for run in self.runs:
-            for key in found.keys() & run.numbers:
-                found[key].append(run.numbers[key])
-        level = first.settings.get("level", 0.95)
-        means = [mean_over_runs(numbers, level, key[1]) for key, numbers in found.items()]
-        table = first.table.drop_duplicates(_KEYS).reset_index(drop=True)
-        ends = {name: [mean[i] for mean in means] for i, name in enumerate(Interval._fields)}
-        return replace(first, table=table.assign(**ends))
 
     @cached_property
     def numbers(self) -> dict[tuple[str, ...], Interval]:
@@ -159,10 +148,6 @@ class Subject:
     def first(self) -> Subject:
         """The run that pictures are of: itself, or the first of several, which its name says."""
         return self.each_run[0]
-
-    def seed(self, default: int) -> Any:
-        """The seed it was trained with."""
-        return (self.config or {}).get("seed", default)
 
     # -- what it is about ------------------------------------------------------------------------
 
@@ -223,9 +208,8 @@ def as_subjects(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     given = [subjects] if isinstance(subjects, Subject) else list(subjects)
     if not given:
         raise InputError("at least one subject", "none")
-    for subject in given:
-        if not isinstance(subject, Subject):
-            raise InputError("gduq.report.Subject objects", type(subject).__name__)
+    if strange := {type(s).__name__ for s in given if not isinstance(s, Subject)}:
+        raise InputError("gduq.report.Subject objects", ", ".join(sorted(strange)))
     if len(kinds := {s.kind for s in given}) > 1:
         raise InputError("subjects that predict the same kind", ", ".join(sorted(kinds)))
     # two runs that differ in their seed only are called alike, and that is no mistake
@@ -254,7 +238,7 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
     runs = list(subjects)
     if len(runs) == 1:
         return runs[0]
-    first, seeds = runs[0], [run.seed(i) for i, run in enumerate(runs)]
+    first, seeds = runs[0], list(_by_seed(runs))
     costs = [run.cost or {} for run in runs]
     shared = [key for key in costs[0] if all(key in cost for cost in costs)]
     return replace(
@@ -288,12 +272,13 @@ def split_names(subjects: Sequence[Subject]) -> list[str]:
     return [*known, *other, *map("".join, severe)]
 
 
-def severities(subjects: Sequence[Subject]) -> dict[str, list[str]]:
-    """Severity splits by what grows, such as rotation."""
-    kinds: dict[str, list[str]] = {}
+def severities(subjects: Sequence[Subject]) -> dict[str, dict[float, str]]:
+    """Severity splits by what grows, such as rotation, and how far."""
+    found: dict[str, dict[float, str]] = {}
     for split in filter(_is_severity, split_names(subjects)):
-        kinds.setdefault(split.partition("=")[0], []).append(split)
-    return kinds
+        scale, _, level = split.partition("=")
+        found.setdefault(scale, {})[float(level)] = split
+    return found
 
 
 def main_split(subjects: Sequence[Subject]) -> str | None:
@@ -332,8 +317,7 @@ def mean_over_runs(found: Iterable[Interval], level: float = 0.95, measure: str 
     Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
     intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
     none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
-    errors do, in squares. No interval leaves the range of the measure; the gap and differences
-    (``""``) have none.
+    errors do, in squares. No interval leaves the range of its measure, where that has one.
 
     Example:
         >>> mean_over_runs([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
@@ -361,9 +345,13 @@ def _pairs(first: Subject, other: Subject) -> Sequence[tuple[Subject, Subject]]:
     one, two = first.each_run, other.each_run
     if min(len(one), len(two)) == 1:
         return list(product(one, two))
-    mine = {run.seed(i): run for i, run in enumerate(one)}
-    common = [(mine[s], run) for i, run in enumerate(two) if (s := run.seed(i)) in mine]
+    mine, theirs = _by_seed(one), _by_seed(two)
+    common = [(mine[seed], theirs[seed]) for seed in theirs if seed in mine]
     return common if len(common) > 1 else list(zip(one, two, strict=False))
+
+
+def _by_seed(runs: Sequence[Subject]) -> dict[Any, Subject]:
+    return {(run.config or {}).get("seed", i): run for i, run in enumerate(runs)}
 
 
 def change(name: str, first: Subject, other: Subject, split: str) -> Interval | None:
@@ -416,8 +404,5 @@ def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
         return _measured("gap", p, counts, bins).abs()
     metric: Any = partial(metrics.ece, bins=bins) if name == "ece" else getattr(metrics, name, None)
     columns = p.parts().values() if isinstance(p, ValuePrediction) else [p]
-    if name == "gap":
-        found = [gap_of_draws(q, counts) for q in columns]
-    else:
-        found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
+    found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
     return torch.stack(found).mean(dim=0).cpu()

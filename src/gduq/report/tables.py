@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gduq.metrics import Interval
@@ -96,17 +96,22 @@ def scorecards(subjects: Sequence[Subject]) -> list[ReportTable]:
     main, found = main_split(subjects), []
     pairs = [(split, *part) for split in split_names(subjects) for part in apart(subjects)]
     for split, name, every in pairs if main is not None else ():
-        if not (shown := _labelled(every, split)):
-            continue
-        columns = result_of(every[0], str(main)).columns
-        rows = [row for s in shown for row in _score_rows(s, every[0], split, columns)]
-        few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
-        sizes = " or ".join(f"{n:,}" for n in sorted({len(s.predictions[split]) for s in shown}))
-        title = f"{split}: {name}" if name else split
-        heads = ("Model", *(_head(c, every[0]) for c in columns))
-        note = f"To compare: {in_words('baseline', result_of(shown[0], split))}. {few}".strip()
-        found.append(ReportTable(f"{title} ({sizes} rows)", heads, rows, note))
-    return [table for table in found if table.rows]
+        columns, rows = result_of(every[0], str(main)).columns, []
+        for s in (shown := _labelled(every, split)):
+            for calibrator in dict.fromkeys(s.rows("metrics", split)["calibrator"]):
+                plain = calibrator == "none"
+                marks = compared(every[0], s, split, columns) if plain and s is not every[0] else {}
+                cells = [_score(c, s, split, calibrator, (marks or {}).get(c, "")) for c in columns]
+                rows.append((TableCell(s.name if plain else f"{s.name} + {calibrator}"), *cells))
+        if rows:
+            few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
+            sizes = sorted({len(s.predictions[split]) for s in shown})
+            title = f"{split}: {name}" if name else split
+            title = f"{title} ({' or '.join(f'{n:,}' for n in sizes)} rows)"
+            note = f"To compare: {in_words('baseline', result_of(shown[0], split))}. {few}".strip()
+            heads = ("Model", *(_head(c, every[0]) for c in columns))
+            found.append(ReportTable(title, heads, rows, note))
+    return found
 
 
 def _head(column: ScoreColumn, subject: Subject, named: bool = False) -> str:
@@ -114,17 +119,6 @@ def _head(column: ScoreColumn, subject: Subject, named: bool = False) -> str:
     unit = next(filter(None, getattr(subject.example, "units", None) or ()), "")
     title = column.title.format(unit=unit and f", {unit}")
     return f"{title}: {subject.name}" if named else title
-
-
-def _score_rows(
-    subject: Subject, first: Subject, split: str, columns: Sequence[ScoreColumn]
-) -> Iterator[tuple[TableCell, ...]]:
-    for calibrator in dict.fromkeys(subject.rows("metrics", split)["calibrator"]):
-        plain = calibrator == "none"
-        other = plain and subject is not first
-        marks = compared(first, subject, split, columns) or {} if other else {}
-        cells = [_score(c, subject, split, calibrator, marks.get(c, "")) for c in columns]
-        yield TableCell(subject.name if plain else f"{subject.name} + {calibrator}"), *cells
 
 
 def _score(
@@ -146,30 +140,27 @@ def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
         rate = math.nan if p is None else float(p.require_target().double().mean())
         size = 0 if p is None else len(p)
         found = [_score(c, s.parts[i], split) for s in shown for c in _OF_LABEL]
-        count = TableCell(f"{size:,}", float(size))
-        rows.append((TableCell(name), count, _number(rate, "share"), *found))
+        rows.append((TableCell(name), TableCell(f"{size:,}", size), _number(rate, "share"), *found))
     rows.sort(key=lambda row: (math.isnan(row[3].value or 0.0), row[3].value))
     heads = [_head(c, s, named=len(shown) > 1) for s in shown for c in _OF_LABEL]
-    columns = ("Label", "Rows", "Yes,\u00a0%", *heads)
     note = f"{_LABELS} one answer only have no ROC-AUC. {_FEW}"
+    columns = ("Label", "Rows", "Yes,\u00a0%", *heads)
     return ReportTable(f"Labels of {split}", columns, rows, note)
 
 
 def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
     """Parts of the main split: by class or true value, by domain, and by what graphs say."""
-    split, found = main_split(subjects), []
-    for name, every in apart(subjects) if split is not None else ():
-        shown = _labelled(every, str(split))[:_BESIDE]
-        tables = [s.rows("subgroups", str(split)) for s in shown]
-        measured = {measure for table in tables for measure in table["measure"]}
-        columns = [c for c in result_of(shown[0], str(split)).columns if c.measure in measured]
-        groups = dict.fromkeys(
-            row for t in tables for row in t[["variant", "rows"]].itertuples(index=False, name=None)
-        )
-        rows = []
-        for group, size in groups:
-            cells = [_number(s.numbers.get((str(split), c.measure, "none", group), UNKNOWN),
-                             c.style) for c in columns for s in shown]  # fmt: skip
+    import pandas as pd
+
+    split, found = main_split(subjects) or "", []
+    for name, every in apart(subjects) if split else ():
+        shown = _labelled(every, split)[:_BESIDE]
+        measured = pd.concat([s.rows("subgroups", split) for s in shown])
+        names, rows = set(measured["measure"]), []
+        columns = [c for c in result_of(shown[0], split).columns if c.measure in names]
+        for group, size in measured[["variant", "rows"]].drop_duplicates().itertuples(index=False):
+            cells = [_number(s.numbers.get((split, c.measure, "none", group), UNKNOWN), c.style)
+                     for c in columns for s in shown]  # fmt: skip
             if not group.startswith("true class: "):  # a name stays as it is
                 group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
             rows.append((TableCell(group), TableCell(f"{int(size):,}", float(size)), *cells))

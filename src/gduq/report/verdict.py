@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from gduq import calibration
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.kinds import SplitResult, compared, in_words, result_of
+from gduq.report.kinds import compared, in_words, result_of
 from gduq.report.subject import Subject, change, difference, is_clear, main_split, situation
 
 __all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "cost_ratios", "verdict"]
@@ -73,7 +73,7 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     if split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
-    facts = Facts(subjects, result_of(subjects[0], split))
+    facts = _Facts(subjects, split)
     points = [*_details(facts), *(_changed(facts, s) for s in subjects[1:])]
     rule = next(rule for rule in RULES if rule.applies(facts))
     advice = Advice(rule.action, in_words(rule.words, facts), rule.command(facts))
@@ -82,90 +82,35 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
 
 
 def _is_off(gap: Interval) -> bool:
+    """Whether a gap is clear, and not small."""
     return is_clear(gap) and abs(gap.value) >= SMALL
 
 
-class TriedCalibrator(NamedTuple):
-    """A calibrator, the rows it was fitted on, and how it changes the NLL here and at home."""
+class _Facts:
+    """What the rules and the sentences ask for."""
 
-    name: str
-    fit_on: str
-    here: Interval
-    home: Interval | None
-
-    @property
-    def harms(self) -> bool:
-        """Whether the NLL is clearly higher here."""
-        return is_clear(self.here) and self.here.value >= 0
-
-    @property
-    def helps(self) -> bool:
-        """Whether the NLL is clearly lower, and clearly higher nowhere."""
-        harmed = self.home is not None and is_clear(self.home) and self.home.value > 0
-        return not harmed and is_clear(self.here) and self.here.value < 0
-
-
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What the rules ask for, each found out when it is."""
-
-    subjects: Sequence[Subject]
-    here: SplitResult
     bundle = CALIBRATED
 
-    @property
-    def first(self) -> Subject:
-        """The subject that is judged."""
-        return self.here.subject
-
-    @cached_property
-    def home(self) -> SplitResult | None:
-        """The same on data like the training data, if there are such rows."""
-        known = self.here.split != "id_test" and self.first.labelled("id_test") is not None
-        return result_of(self.first, "id_test") if known else None
-
-    @property
-    def situation(self) -> str:
-        """What these rows are."""
-        return situation(self.first, self.here.split)
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether the rows are said to be unlike the training data."""
-        return not self.here.split.startswith(("id", "test"))
-
-    @property
-    def novelty(self) -> float:
-        """The AUROC with which novelty tells these rows from those of known kind."""
-        return self.first.value(self.here.split, "auroc", variant="novelty").value
-
-    @property
-    def finds_shift(self) -> bool:
-        """Whether that is high."""
-        return self.novelty >= _FINDS
-
-    @cached_property
-    def no_shift(self) -> bool:
-        """Whether neither novelty nor errors tell these rows from those of known kind."""
-        if not self.is_shifted or self.home is None or not self.novelty < _NO_SHIFT:
-            return False
-        return self.here.value("nll").low <= self.home.value("nll").high
-
-    @property
-    def is_off(self) -> bool:
-        """Whether its gap is clear, and not small."""
-        return _is_off(self.here.gap)
-
-    @property
-    def home_is_off(self) -> bool:
-        """The same on data like the training data."""
-        return self.home is not None and _is_off(self.home.gap)
-
-    @property
-    def same_at_home(self) -> bool:
-        """Whether it is off to the same side on data like the training data."""
+    def __init__(self, subjects: Sequence[Subject], split: str) -> None:
+        self.subjects, self.first = subjects, subjects[0]
+        self.here = result_of(self.first, split)
+        at_home = split != "id_test" and self.first.labelled("id_test") is not None
+        self.home = result_of(self.first, "id_test") if at_home else None
+        self.situation = situation(self.first, split)
+        self.is_shifted = not split.startswith(("id", "test"))
+        # with which AUROC novelty tells these rows from those of known kind
+        self.novelty = self.first.value(split, "auroc", variant="novelty").value
+        self.finds_shift = self.novelty >= _FINDS
+        self.no_shift = (  # neither novelty nor errors show one
+            self.is_shifted
+            and self.home is not None
+            and self.novelty < _NO_SHIFT
+            and self.here.value("nll").low <= self.home.value("nll").high
+        )
+        self.is_off = _is_off(self.here.gap)
+        self.home_is_off = self.home is not None and _is_off(self.home.gap)
         gap = self.here.gap if self.home is None else self.home.gap
-        return _is_off(gap) and gap.value * self.here.gap.value > 0
+        self.same_at_home = _is_off(gap) and gap.value * self.here.gap.value > 0
 
     @property
     def tone(self) -> Tone:
@@ -179,19 +124,18 @@ class Facts:
     @cached_property
     def better(self) -> tuple[Interval, Subject] | None:
         """The subject of a clearly lower NLL that loses no class for it."""
-        found = list[tuple[Interval, Subject]]()
+        found, names = list[tuple[Interval, Subject]](), ["nll"]
+        if "balanced_accuracy" in self.first.example.metrics:
+            names.append("balanced_accuracy")
         for other in self.subjects[1:]:
-            lower = change("nll", self.first, other, self.here.split)
-            fair = None
-            if lower is not None and "balanced_accuracy" in self.first.example.metrics:
-                fair = change("balanced_accuracy", self.first, other, self.here.split)
-            unfair = is_clear(fair) and fair is not None and fair.value < 0
-            if lower is not None and is_clear(lower) and lower.value < 0 and not unfair:
+            changes = [change(name, self.first, other, self.here.split) for name in names]
+            lower, unfair = changes[0], any(c is not None and c.high < 0 for c in changes[1:])
+            if lower is not None and lower.high < 0 and not unfair:
                 found.append((lower, other))
         return min(found, key=lambda pair: (pair[0].value, pair[1].name), default=None)
 
     @cached_property
-    def calibrated(self) -> TriedCalibrator | None:
+    def calibrated(self) -> _Calibrated | None:
         """What the usual calibrator, fitted on validation rows, changes here and at home."""
         run, split = self.first.first, self.here.split
         fit_on, name = str(run.result.settings.get("fit_on", "id_val")), run.example.calibrator
@@ -208,14 +152,26 @@ class Facts:
                 )
         except InputError:  # too few rows to fit on
             return None
-        return None if here is None else TriedCalibrator(name, fit_on, here, home)
+        if here is None:
+            return None
+        harms = is_clear(here) and here.value >= 0
+        return _Calibrated(name, fit_on, harms, here.high < 0 and not (home and home.low > 0))
 
     @property
     def can_calibrate(self) -> bool:
-        """Whether calibration is of use here."""
-        if self.calibrated is None:  # no validation rows to try it on
+        """Whether calibration is of use here; without validation rows nobody can try it."""
+        if self.calibrated is None:
             return self.is_off and not self.is_shifted
         return self.is_off and self.same_at_home and self.calibrated.helps
+
+
+class _Calibrated(NamedTuple):
+    """A calibrator, the rows it was fitted on, and whether the NLL is clearly higher or lower."""
+
+    name: str
+    fit_on: str
+    harms: bool  # here
+    helps: bool  # here, and harms not at home
 
 
 # -- rules ---------------------------------------------------------------------------------------
@@ -227,6 +183,11 @@ def _command(subject: Subject, command: str, *words: str) -> str:
     return shlex.join(["gduq", command, run, *words]) if run else ""
 
 
+def _calibrate(facts: _Facts) -> str:
+    method = facts.first.example.calibrator
+    return _command(facts.first, "calibrate", "--method", method, "-o", CALIBRATED)
+
+
 def _predict(subject: Subject, *more: str) -> str:
     if subject.splits is not None and subject.splits.train.task != "graph":
         return ""  # files of new rows hold graphs
@@ -236,45 +197,32 @@ def _predict(subject: Subject, *more: str) -> str:
     return _command(subject, "predict", new, "-o", "answers.csv", *more)
 
 
-def _calibrate(facts: Facts) -> str:
-    method = facts.first.example.calibrator
-    return _command(facts.first, "calibrate", "--method", method, "-o", CALIBRATED)
-
-
-def _nothing(facts: Facts) -> str:
-    return ""
-
-
 class Rule(NamedTuple):
     """When it applies, what it advises, the macro of words.j2 that says why, and what to type."""
 
-    applies: Callable[[Facts], object]
+    applies: Callable[[_Facts], object]
     action: Action
     words: str
-    command: Callable[[Facts], str] = lambda f: _predict(f.first)
+    command: Callable[[_Facts], str] = lambda f: _predict(f.first)
 
 
 RULES: tuple[Rule, ...] = (
     Rule(lambda f: f.better, "switch", "switch", lambda f: _predict(f.better[1])),  # type: ignore[index]
     Rule(lambda f: f.here.too_few, "collect", "too_few"),
-    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", _nothing),
+    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", lambda f: ""),
     Rule(lambda f: f.can_calibrate, "calibrate", "calibrate", _calibrate),
     Rule(lambda f: f.here.faults and f.here.is_ranked, "rank", "rank"),
-    Rule(
-        lambda f: f.is_off and f.here.gap.value > 0,
-        "collect",
-        "too_sure",
-        lambda f: _predict(f.first, *["--max-novelty", "0.95"] * f.finds_shift),
-    ),
-    Rule(lambda f: f.here.faults, "collect", "of_little_use", _nothing),
+    Rule(lambda f: f.is_off and f.here.gap.value > 0, "collect", "too_sure",
+         lambda f: _predict(f.first, *["--max-novelty", "0.95"] * f.finds_shift)),
+    Rule(lambda f: f.here.faults, "collect", "of_little_use", lambda f: ""),
     Rule(lambda f: True, "keep", "keep"),
-)
+)  # fmt: skip
 
 
 # -- what stands behind it -----------------------------------------------------------------------
 
 
-def _details(facts: Facts) -> Iterator[Statement]:
+def _details(facts: _Facts) -> Iterator[Statement]:
     """The same without shift, and what the average hides."""
     name, here = facts.first.name, facts.here
     if facts.home is not None:
@@ -283,7 +231,7 @@ def _details(facts: Facts) -> Iterator[Statement]:
         yield Statement(f"{name}: {about}" if about else name, text, "bad" if bad else "neutral")
 
 
-def _changed(facts: Facts, other: Subject) -> Statement:
+def _changed(facts: _Facts, other: Subject) -> Statement:
     """What another subject changes; good only where nothing is worse."""
     first, split = facts.first, facts.here.split
     if other.labelled(split) is None:

@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch_geometric.data import Data
+from torch_geometric.nn import PNAConv
 
-from gduq.anchoring import Recipe, anchor
+from gduq.anchoring import anchor
 from gduq.anchoring.recipe import make_recipe
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
 from gduq.data.source import OwnData, read_own, source_digest
 from gduq.errors import InputError, warn_user
-from gduq.graphs import Rows
 from gduq.models import HeadEnsemble, LastLayerLaplace
 from gduq.models.predictor import Predictor
 from gduq.nn import GNN, BondGNN
 from gduq.nn.bond_gnn import ATOMS, BONDS
-from gduq.prediction import Classes, Labels, Target, Values, infer_target
+from gduq.prediction import Classes, Target, infer_target
 from gduq.runs.config import RECIPE_FIELDS, RunConfig
-from gduq.shifts.cuts import LimitError
 
-__all__ = [
-    "all_views",
-    "anchored",
-    "bare",
-    "is_molecule",
-    "network",
-    "on_network",
-    "own_of",
-    "plan",
-    "recipe_of",
-    "splits_of",
-    "target_of",
-    "with_encodings",
-]
+__all__ = ["all_views", "anchored", "bare", "network", "on_network", "own_of", "plan", "splits_of",
+           "target_of", "with_encodings"]  # fmt: skip
+
+_load = lru_cache(maxsize=2)(load)  # for the next run of the same process
 
 
 def splits_of(config: RunConfig) -> Splits:
-    """The data of a run; the last two are kept, for the next run of the same process."""
-    data, model = config.data, config.model
-    encoded = model.positional_channels if model.positional is not None else 0
-    if data.source is not None:
-        return with_encodings(_own(config).splits, encoded)
-    return _splits(data.name, data.seed, data.limit, encoded)
+    """The data of a run."""
+    data, model, own = config.data, config.model, own_of(config)
+    splits = _load(data.name, seed=data.seed, limit=data.limit) if own is None else own.splits
+    return with_encodings(splits, 0 if model.positional is None else model.positional_channels)
 
 
 def own_of(config: RunConfig) -> OwnData | None:
     """What is known of a user's own data, beside its splits."""
-    return None if config.data.source is None else _own(config)
-
-
-def _own(config: RunConfig) -> OwnData:
     data = config.data
-    source = str(data.source)
-    if source_digest(source) != data.digest:
-        raise InputError(
-            f"in {source} what the run was made with",
-            "other content, or none",
-            "Train again: another content makes another run.",
-        )
+    if data.source is None:
+        return None
+    if source_digest(data.source) != data.digest:
+        do = "Train again: another content makes another run."
+        raise InputError(f"in {data.source} what the run was made with", "other content", do)
     return read_own(**data.model_dump(exclude={"digest"}))
 
 
@@ -69,80 +51,59 @@ def plan(config: RunConfig) -> dict[str, Any]:
     """What would be read, cut and trained: for `gduq train --dry-run`."""
     data, model, own = config.data, config.model, own_of(config)
     splits = splits_of(config)
-    read = {"smiles": data.smiles, "ids": data.ids, "cut by": "" if own is None else own.by}
-    learned = {"targets": splits.target_names, "units": splits.units, "classes": splits.class_names}
-    cut = tuple(f"{name:<9} {len(view)}" for name, view in splits) if own is None else own.cut
-    net = f"{model.conv}, {model.num_layers} layers of {model.hidden_channels}"
-    trained = {"network": net, "method": config.method.kind, "epochs": config.training.epochs}
-    known = {**read, "task": _inferred(config, splits).kind, **learned, **trained}
+    known = {
+        "smiles": data.smiles,
+        "ids": data.ids,
+        "cut by": "" if own is None else own.by,
+        "task": target_of(config, splits).kind,
+        "targets": splits.target_names,
+        "units": splits.units,
+        "classes": splits.class_names,
+        "network": f"{model.conv}, {model.num_layers} layers of {model.hidden_channels}",
+        "method": config.method.kind,
+        "epochs": config.training.epochs,
+    }
     return {
         "description": splits.description,
         **{name: value for name, value in known.items() if value},
-        "cut": cut,
+        "cut": [f"{n:<9} {len(view)}" for n, view in splits] if own is None else own.cut,
         "rejected": [] if own is None else [str(reject) for _, reject in own.rejects],
     }
 
 
-def target_of(config: RunConfig, splits: Splits) -> Target | None:
-    """What the outputs mean, with the names that the data brings; ``None``: class numbers, of as
-    many classes as the network has outputs for."""
-    found = _inferred(config, splits)
-    if isinstance(found, Classes):
-        return None if found.codes is None else found
-    names, units = splits.target_names or None, splits.units or None
-    return Labels(names=names) if isinstance(found, Labels) else Values(names=names, units=units)
-
-
-def _inferred(config: RunConfig, splits: Splits) -> Target:
+def target_of(config: RunConfig, splits: Splits) -> Target:
+    """What the outputs mean, with the names and units that the data brings."""
     own = own_of(config)
     if own is not None:
-        return own.target
-    y = torch.cat([view.target for view in all_views(splits).values()])
-    return infer_target(y, len(splits.class_names) or None)
+        found = own.target
+    else:
+        y = torch.cat([view.target for view in all_views(splits).values()])
+        found = infer_target(y, len(splits.class_names) or None)
+    given = {"names": splits.target_names, "units": splits.units}
+    if isinstance(found, Classes):  # which has names of its own
+        return found
+    return replace(found, **{k: v for k, v in given.items() if v and hasattr(found, k)})
 
 
 @lru_cache(maxsize=2)
-def _splits(name: str, seed: int, limit: int | None, encoded: int) -> Splits:
-    return with_encodings(_loaded(name, seed, limit), encoded)
-
-
 def with_encodings(splits: Splits, channels: int) -> Splits:
     """The same splits with Laplacian encodings, where they are wanted and not there yet."""
     if not channels or splits.train.graphs[0].get("pe") is not None:
         return splits
-    known: dict[int, Data] = {}
-    views: dict[str, Any] = {split: _encoded(view, channels, known) for split, view in splits}
-    severe = {split: _encoded(view, channels, known) for split, view in splits.severities.items()}
-    return splits.with_(**views, severities=severe)
+    known: dict[int, Data] = {}  # one copy of a graph of many views
 
+    def encoded(view: View) -> View:
+        if view.rows is None:
+            graphs = view.graphs if isinstance(view.graphs, Packed) else Packed.pack(view.graphs)
+            return View(add_laplacian(graphs, channels))
+        for graph in view.graphs:
+            if id(graph) not in known:
+                known[id(graph)] = copy = graph.__copy__()
+                copy.pe = laplacian_encoding(graph.edge_index, int(graph.num_nodes or 0), channels)
+        return View([known[id(graph)] for graph in view.graphs], view.rows)
 
-def _loaded(name: str, seed: int, limit: int | None) -> Splits:
-    """As `gduq.data.load` has it, but a limit of more rows than there are means all of them.
-
-    So that one limit serves all datasets of a table.
-    """
-    try:
-        return load(name, seed=seed, limit=limit)
-    except LimitError as error:
-        if limit is not None and limit <= error.most:
-            raise
-        return load(name, seed=seed)
-
-
-def _encoded(view: View, channels: int, known: dict[int, Data]) -> View:
-    """The same rows, with Laplacian encodings on the graphs; one copy of a graph of many views."""
-    if view.rows is None:
-        graphs = view.graphs if isinstance(view.graphs, Packed) else Packed.pack(view.graphs)
-        return View(add_laplacian(graphs, channels))
-    return View([_with_encoding(graph, channels, known) for graph in view.graphs], view.rows)
-
-
-def _with_encoding(graph: Data, channels: int, known: dict[int, Data]) -> Data:
-    if id(graph) not in known:
-        copy = graph.__copy__()
-        copy.pe = laplacian_encoding(graph.edge_index, int(graph.num_nodes or 0), channels)
-        known[id(graph)] = copy
-    return known[id(graph)]
+    severe = {split: encoded(view) for split, view in splits.severities.items()}
+    return splits.with_(**{split: encoded(view) for split, view in splits}, severities=severe)
 
 
 def all_views(splits: Splits) -> dict[str, View]:
@@ -151,30 +112,30 @@ def all_views(splits: Splits) -> dict[str, View]:
     return {name: view for name, view in views.items() if len(view)}
 
 
-def network(config: RunConfig, splits: Splits, seed: int) -> nn.Module:
-    """The backbone with widths from the data, initialised from a seed."""
-    model, graph = config.model, splits.train.graphs[0]
-    outputs = _outputs(config, splits)
-    conv = model.conv
+def network(config: RunConfig, splits: Splits) -> nn.Module:
+    """The backbone with widths from the data, initialised from the seed."""
+    model, graph, y = config.model, splits.train.graphs[0], splits.train.target
+    columns = 1 if y.dim() == 1 else y.size(1)
+    outputs = getattr(target_of(config, splits), "num_classes", columns)
+    x, bonds, conv = graph.get("x"), graph.get("edge_attr"), model.conv
     if conv == "auto":
-        conv = "bond" if is_molecule(graph) else "gin"
+        widths = [None if t is None or t.dim() != 2 else t.size(1) for t in (x, bonds)]
+        molecules = "smiles" in graph and widths == [len(ATOMS), len(BONDS)]  # as of from_smiles
+        conv = "bond" if molecules else "gin"
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(config.seed)
         if conv == "bond":
             return BondGNN(outputs, model.hidden_channels, model.num_layers, model.dropout)
-        channels = 0 if graph.get("x") is None else int(graph.x.size(1))
-        if channels == 0 and model.positional != "laplacian":
-            raise InputError(
-                "model.positional = 'laplacian' for graphs without features",
-                repr(model.positional),
-            )
-        if graph.get("edge_attr") is not None and conv == "gin":
+        if x is None and model.positional != "laplacian":
+            expected = "model.positional = 'laplacian' for graphs without features"
+            raise InputError(expected, repr(model.positional))
+        if bonds is not None and conv == "gin":
             warn_user("the network does not read edge_attr: what edges say goes unused")
         options = model.model_dump(exclude={"hidden_channels"}) | {"conv": conv}
         if conv == "pna":
-            options["degree"] = _degrees(splits.train)
+            options["degree"] = PNAConv.get_degree_histogram(splits.train.batches()).tolist()
         return GNN(
-            channels,
+            0 if x is None else int(x.size(1)),
             model.hidden_channels,
             outputs,
             task="node" if splits.train.task == "node" else "graph",
@@ -182,60 +143,21 @@ def network(config: RunConfig, splits: Splits, seed: int) -> nn.Module:
         )
 
 
-def is_molecule(graph: Data) -> bool:
-    """Whether a graph is as PyG's ``from_smiles`` makes them."""
-    x, bonds = graph.get("x"), graph.get("edge_attr")
-    widths = [None if t is None or t.dim() != 2 else t.size(1) for t in (x, bonds)]
-    return "smiles" in graph and widths == [len(ATOMS), len(BONDS)]
-
-
-def _outputs(config: RunConfig, splits: Splits) -> int:
-    """One per class, label or value."""
-    y, target = splits.train.target, _inferred(config, splits)
-    if isinstance(target, Classes):
-        return target.num_classes
-    return 1 if y.dim() == 1 else y.size(1)
-
-
-def _degrees(view: View) -> list[int]:
-    """How many nodes of the training graphs have 0, 1, 2, ... neighbours."""
-    counts = torch.zeros(1, dtype=torch.long)
-    for graph in view.batches():
-        degree = torch.bincount(graph.edge_index[1], minlength=int(graph.num_nodes or 0))
-        found = torch.bincount(degree)
-        size = max(len(found), len(counts))
-        counts = nn.functional.pad(counts, (0, size - len(counts)))
-        counts += nn.functional.pad(found, (0, size - len(found)))
-    return [int(count) for count in counts]
-
-
-def recipe_of(config: RunConfig, rows: Rows) -> Recipe:
-    """How the config anchors a network that answers for such rows."""
-    method = config.method
-    named = make_recipe(method.recipe_name, method.at, rows)
-    return named.with_(**{name: getattr(method, name) for name in RECIPE_FIELDS})
-
-
 def anchored(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
     """The network with anchors, as the config has it."""
-    return anchor(
-        net,
-        recipe=recipe_of(config, splits.train.task),
-        seed=config.seed,
-        like=next(iter(splits.train.batches(8))),
-    )
+    method = config.method
+    named = make_recipe(method.recipe_name, method.at, splits.train.task)
+    recipe = named.with_(**{name: getattr(method, name) for name in RECIPE_FIELDS})
+    like = next(iter(splits.train.batches(8)))
+    return anchor(net, recipe=recipe, seed=config.seed, like=like)
 
 
 def on_network(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
     """A model that is to be trained on top of a network."""
-    kind, seed = config.method.kind, config.seed
-    if kind == "anchored":
+    if config.method.kind == "anchored":
         return anchored(config, net, splits)
-    if kind == "heads":
-        return HeadEnsemble(net, seed=seed)
-    if kind == "laplace":
-        return LastLayerLaplace(net, seed=seed)
-    raise InputError("a method that is trained on top of a network", repr(kind))
+    model = HeadEnsemble if config.method.kind == "heads" else LastLayerLaplace
+    return model(net, seed=config.seed)
 
 
 def bare(model: Predictor) -> nn.Module:

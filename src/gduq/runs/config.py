@@ -25,8 +25,9 @@ from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
 __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig", "bundle_at"]
 
 _VERSION = 2  # part of the hash: raise it when the same config no longer means the same run
-MOST_SEED = 2**63 - 1  # what every source of randomness takes
-MOST_EPOCHS = 10_000_000  # more is a slip of the pen
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]  # what every source of randomness takes
+Epochs = Annotated[int, Field(ge=1, le=10_000_000)]  # more is a slip of the pen
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Part(BaseModel):
@@ -40,7 +41,7 @@ class DataConfig(Part):
 
     Own data has a ``source``: a table of molecules (.csv, .tsv), a TU folder, a .safetensors file
     of graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
-    told from the table. A source is known by the digest of its content, wherever it lies.
+    inferred from the table. A source is known by the digest of its content, wherever it lies.
 
     Args:
         name: Of a dataset; of own data, what it is called.
@@ -66,18 +67,17 @@ class DataConfig(Part):
     task: Literal["classes", "labels", "values"] | None = None
     by: str | None = None
     digest: str | None = None
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: Seed = 0
     limit: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
-    def _complete(self) -> DataConfig:
+    def _infer(self) -> DataConfig:
         if self.source is not None:
             self.__dict__.update(infer_columns(self.model_dump()))
             return self
-        own = [key for key in ("targets", "units", "smiles", "ids", "task", "by", "digest")
-               if getattr(self, key)]  # fmt: skip
-        if own:
-            raise InputError(f"data.source with data.{own[0]}", f"the dataset {self.name!r}")
+        given = self.model_dump(exclude={"name", "seed", "limit"}, exclude_defaults=True)
+        if given:
+            raise InputError(f"data.source with data.{next(iter(given))}", f"data {self.name!r}")
         if not self.name:
             raise InputError("a value for 'data.name' or 'data.source' in a config", "neither")
         from gduq.data.catalog import find
@@ -89,11 +89,6 @@ class DataConfig(Part):
     def is_object(self) -> bool:
         """Whether the source is a Python object and not a file."""
         return self.source is not None and is_object(self.source)
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the rows."""
-        own = ("targets", "units", "smiles", "task", "by", "digest") if self.source else ("name",)
-        return self.model_dump(mode="json", include={*own, "seed", "limit"})
 
 
 class ModelConfig(Part):
@@ -109,7 +104,7 @@ class ModelConfig(Part):
     head: HeadKind = "linear"
     readout: Readout = "mean"
     virtual_node: bool = False
-    dropout: float = Field(0.5, ge=0, lt=1)
+    dropout: Share = 0.5
     positional: Positional | None = None
     positional_channels: int = Field(4, ge=1, le=1024)
 
@@ -117,7 +112,7 @@ class ModelConfig(Part):
 class TrainingConfig(Part):
     """Arguments of `gduq.fit`, for the network; ``patience`` 0 never stops early, as ``None``."""
 
-    epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
+    epochs: Epochs = 100
     lr: float = Field(1e-3, gt=0)
     batch_size: int = Field(32, ge=1, le=2**20)
     weight_decay: float = Field(0.0, ge=0)
@@ -129,18 +124,11 @@ class TrainingConfig(Part):
 
     @field_validator("patience", mode="before")
     @classmethod
-    def _never(cls, patience: Any) -> Any:
+    def _never(cls, patience: object) -> object:
         return None if type(patience) is int and patience == 0 else patience  # TOML has no null
 
 
-Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout", "laplace", "heads", "choose"]
-Share = Annotated[float, Field(ge=0, lt=1)]
 RECIPE_FIELDS = ("at", "anchors", "scope", "num_anchors", "init", "freeze", "draws", "mask")
-_OWN: dict[str, tuple[str, ...]] = {
-    "ensemble": ("size", "member"),
-    "mcdropout": ("passes",),
-    "choose": ("budget",),
-}
 
 
 class MethodConfig(Part):
@@ -167,7 +155,9 @@ class MethodConfig(Part):
     ``calibrate`` is as in `gduq.fit`, with ``"none"`` for no calibration.
     """
 
-    kind: Kind = "vanilla"
+    kind: Literal["vanilla", "anchored", "ensemble", "mcdropout", "laplace", "heads", "choose"] = (
+        "vanilla"
+    )
     recipe: Literal["head", "thawed", "paper"] | None = None
     at: int | str | None = None
     anchors: Literal["gaussian", "shuffle"] | None = None
@@ -180,14 +170,14 @@ class MethodConfig(Part):
     calibrate: Literal["shifted", "clean", "none"] | None = None
     pretrained_from: str | None = None
     pretrained_digest: str | None = None
-    epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
+    epochs: Epochs | None = None
     size: int = Field(3, ge=1, le=1000)
     member: Literal["vanilla", "anchored"] = "vanilla"
     passes: int = Field(10, ge=1, le=10_000)
     budget: float = Field(1.2, ge=1, le=100)
 
     @model_validator(mode="after")
-    def _content(self) -> MethodConfig:
+    def _digest(self) -> MethodConfig:
         """Note what a bundle holds while it is there: a path says nothing about it later."""
         given = self.pretrained_from
         if given not in (None, "vanilla") and self.pretrained_digest is None:
@@ -197,7 +187,7 @@ class MethodConfig(Part):
     @property
     def is_anchored(self) -> bool:
         """Whether a network with anchors is trained, here or in a member."""
-        return self.kind == "anchored" or (self.kind == "ensemble" and self.member == "anchored")
+        return "anchored" in (self.kind, self.kind == "ensemble" and self.member)
 
     @property
     def recipe_name(self) -> str:
@@ -209,7 +199,7 @@ class MethodConfig(Part):
         """Whether the model is made from a network that was trained before."""
         if self.kind == "anchored":
             return self.recipe_name != "paper" or self.pretrained_from is not None
-        return self.kind in ("heads", "laplace", "choose", "mcdropout")
+        return self.kind not in ("vanilla", "ensemble")
 
     @property
     def from_vanilla(self) -> bool:
@@ -218,18 +208,16 @@ class MethodConfig(Part):
 
     def identity(self) -> dict[str, Any]:
         """The fields that matter for this kind."""
-        kept: tuple[str, ...] = ("kind", "calibrate")
-        if self.is_anchored:
-            kept += RECIPE_FIELDS
-        if self.kind in _OWN:
-            kept += _OWN[self.kind]
+        own = {"ensemble": ("size", "member"), "mcdropout": ("passes",), "choose": ("budget",)}
+        kept = ("kind", "calibrate", *own.get(self.kind, ()))
+        kept += RECIPE_FIELDS if self.is_anchored else ()
         found = {name: getattr(self, name) for name in kept}
         if self.is_anchored:
             found["recipe"] = self.recipe_name
         if self.is_anchored or self.on_network:
             start = "vanilla" if self.on_network else None  # members are asked for themselves
-            found |= {"start": self.pretrained_digest or self.pretrained_from or start}
-            found |= {"epochs": self.epochs}
+            found["start"] = self.pretrained_digest or self.pretrained_from or start
+            found["epochs"] = self.epochs
         return found
 
 
@@ -262,7 +250,7 @@ class RunConfig(Part):
     training: TrainingConfig = TrainingConfig()
     calibrators: tuple[str, ...] = ("temperature",)
     resamples: int = Field(200, ge=2, le=100_000)
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: Seed = 0
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -272,53 +260,39 @@ class RunConfig(Part):
 
     @field_validator("calibrators")
     @classmethod
-    def _methods(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if set(names) <= {"temperature"}:  # the usual one, checked without torch
-            return tuple(dict.fromkeys(names))
-        from gduq.calibration import parse_name
+    def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        named = tuple(dict.fromkeys(name for name in names if name != "none"))
+        if named:  # torch is imported then, which takes seconds
+            from gduq.calibration import parse_name
 
-        kept = [name for name in dict.fromkeys(names) if name != "none"]
-        for name in kept:
-            parse_name(name)
-        return tuple(kept)
-
-    # -- in ------------------------------------------------------------------------------------
+            for name in named:
+                parse_name(name)
+        return named
 
     @classmethod
-    def from_toml(
+    def read(
         cls, path: str | Path, changes: Mapping[str, Any] | None = None, trust_source: bool = False
     ) -> RunConfig:
-        """Read a TOML file.
+        """Read a TOML file, or the config of a run folder.
 
         Args:
-            path: The file.
-            changes: Values that replace those of the file, by dotted key: ``"training.epochs"``.
+            path: The file or folder.
+            changes: Values that replace those there, by dotted key: ``"training.epochs"``.
             trust_source: Whether a source ``package.module:Name`` may be imported: it is code.
         """
-        if Path(path).exists() and not Path(path).is_file():
-            raise InputError("a TOML file with a config", f"{path}, which is no regular file")
+        folder = Path(path) if Path(path).is_dir() else None
+        file = Path(path) if folder is None else folder / "config.json"
+        what = "a TOML file with a config" if folder is None else "a run folder with config.json"
+        if file.exists() and not file.is_file():
+            raise InputError(what, f"{file}, which is no regular file")
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError("a TOML file with a config", f"{path} ({error})") from None
-        return cls.from_values(_toml(text, path), changes or {}, trust_source)
-
-    @classmethod
-    def from_run(
-        cls,
-        folder: str | Path,
-        changes: Mapping[str, Any] | None = None,
-        trust_source: bool = False,
-    ) -> RunConfig:
-        """The config of a run folder, with arguments as `from_toml` has them."""
-        path = Path(folder) / "config.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError("a run folder with its config.json", f"{path} ({error})") from None
+            text = file.read_text(encoding="utf-8")
+            values = _parse_toml(text) if folder is None else json.loads(text)
+        except (OSError, ValueError, RecursionError) as error:  # ValueError: not valid, or no text
+            raise InputError(what, f"{file} ({error})") from None
         if not isinstance(values, dict):
-            raise InputError("a run folder with its config.json", f"{path}, which is no config")
-        return cls.from_values(values, changes or {}, trust_source, Path(folder))
+            raise InputError(what, f"{file}, which is no config")
+        return cls.from_values(values, changes or {}, trust_source, folder)
 
     @classmethod
     def from_values(
@@ -332,7 +306,16 @@ class RunConfig(Part):
         data = values.get("data")
         if isinstance(data, Mapping) and "data.source" not in changes:
             check_stored(data.get("source"), trust_source, folder)
-        return cls(**_merged(dict(values), changes))
+        merged = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
+        for key, value in changes.items():
+            part, _, name = key.partition(".")
+            if not name:
+                merged[part] = value
+            elif isinstance(merged.setdefault(part, {}), dict):
+                merged[part][name] = value
+            else:
+                raise InputError(f"a table [{part}] in the config", repr(merged[part]))
+        return cls(**merged)
 
     def with_(self, changes: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed, by dotted key.
@@ -343,19 +326,19 @@ class RunConfig(Part):
             7
         """
         values = self.model_dump()
-        if "data.source" in changes:  # what another source holds is yet to be seen
+        if "data.source" in changes:  # what another source holds is yet to be read
             values["data"] = {"seed": self.data.seed, "limit": self.data.limit}
-        if "method.pretrained_from" in changes:  # what another bundle holds is yet to be seen
+        if "method.pretrained_from" in changes:  # what another bundle holds is yet to be read
             values["method"].pop("pretrained_digest")
-        return RunConfig(**_merged(values, changes))
-
-    # -- out -----------------------------------------------------------------------------------
+        return RunConfig.from_values(values, changes)
 
     def identity(self) -> dict[str, Any]:
         """What decides the trained model and its predictions."""
+        own = {"targets", "units", "smiles", "task", "by", "digest"}
+        rows = {"seed", "limit", *(own if self.data.source else {"name"})}
         return {
             "version": _VERSION,
-            "data": self.data.identity(),
+            "data": self.data.model_dump(mode="json", include=rows),
             "model": self.model.model_dump(mode="json"),
             "method": self.method.identity(),
             "training": self.training.model_dump(mode="json"),
@@ -387,10 +370,11 @@ class RunConfig(Part):
             kind += " anchored" if method.kind == "ensemble" else ""
             kind += f" ({method.recipe_name})"
             kind += "" if method.at is None else f" at {method.at}"
-        own = f", on {method.pretrained_from}" if method.pretrained_digest else ""
+        network = "" if self.model.conv == "auto" else f" {self.model.conv}"
         if self.model.conv == "auto":
-            return f"{self.data.name} {_TITLES.get(kind, kind)}{own}, seed {self.seed}"
-        return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
+            kind = _TITLES.get(kind, kind)
+        start = f", on {method.pretrained_from}" if method.pretrained_digest else ""
+        return f"{self.data.name}{network} {kind}{start}, seed {self.seed}"
 
 
 _TITLES = {"vanilla": "plain network", "choose": "the chosen mixture", "mcdropout": "MC dropout"}
@@ -418,58 +402,34 @@ def _with_own_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _toml(text: str, path: str | Path) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     try:
         import tomllib  # type: ignore[import-not-found, unused-ignore]
     except ImportError:  # Python 3.10
         import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # numbers of any length, lists of any depth
-        raise InputError("valid TOML", f"{path}: {error}") from None
-
-
-def _merged(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values with some replaced, by dotted key; the given ones are left as they are."""
-    merged = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-    for key, value in changes.items():
-        part, _, name = key.partition(".")
-        if not name:
-            merged[part] = value
-        elif isinstance(merged.setdefault(part, {}), dict):
-            merged[part][name] = value
-        else:
-            raise InputError(f"a table [{part}] in the config", repr(merged[part]))
-    return merged
-
-
-_PARTS: dict[str, type[BaseModel]] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "method": MethodConfig,
-    "training": TrainingConfig,
-}
+    return tomllib.loads(text)  # type: ignore[no-any-return, unused-ignore]
 
 
 def _explained(error: ValidationError) -> InputError:
     """The first thing that is wrong, in the library's words."""
     first = error.errors()[0]
     where = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        return _unknown_key(where)
+    key = ".".join(where[:2])
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):
         return inner
-    key = ".".join(where[:2])
     if first["type"] == "missing":
         return InputError(f"a value for {key!r} in a config", "none")
-    return InputError(f"a fitting value for {key!r}: {first['msg']}", f"{first['input']!r:.80}")
-
-
-def _unknown_key(where: list[str]) -> InputError:
-    part = _PARTS.get(where[0]) if len(where) > 1 else RunConfig
-    known = list((part or RunConfig).model_fields)
-    elsewhere = [f"{p}.{where[-1]}" for p, c in _PARTS.items() if where[-1] in c.model_fields]
-    there = " and ".join(map(repr, elsewhere))
-    do = f"There is {there}." if elsewhere else did_you_mean(where[-1], known)
-    return InputError("a known key in a config", repr(".".join(where)), do)
+    if first["type"] != "extra_forbidden":
+        return InputError(f"a fitting value for {key!r}: {first['msg']}", f"{first['input']!r:.80}")
+    parts: dict[str, type[Part]] = {"data": DataConfig, "model": ModelConfig}
+    parts |= {"method": MethodConfig, "training": TrainingConfig}
+    known = [
+        *RunConfig.model_fields,
+        *(f"{p}.{n}" for p, c in parts.items() for n in c.model_fields),
+    ]
+    elsewhere = [name for name in known if name.rpartition(".")[2] == where[-1]]
+    do = (
+        f"There is {' and '.join(map(repr, elsewhere))}." if elsewhere else did_you_mean(key, known)
+    )
+    return InputError("a known key in a config", repr(key), do)

@@ -1,19 +1,28 @@
-"""`RunFolder`: what a run leaves on disk."""
+"""`RunFolder`: what a run leaves on disk, and everything about it again without training."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
+from gduq._io import locked, write_json
+from gduq.bundle import describe, load_reference, save
+from gduq.bundle import load as load_bundle
+from gduq.calibration import METHODS, parse_name
+from gduq.data import View
 from gduq.errors import InputError, first_flaw
-from gduq.evaluation.evaluation import Evaluation
+from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
+from gduq.evaluation.calibrated import Calibrated, full_graph
+from gduq.models.predictor import Predictor
 from gduq.prediction import Prediction
+from gduq.runs import build
 from gduq.runs.config import RunConfig
-from gduq.training.history import Epoch, History
+from gduq.training.history import History
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -21,26 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["RunFolder"]
 
 FINISHED = "finished"
-REJECTS = "rejects.csv"
 _Split = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=.+-]+$")]  # a name of a file
-_Count = Annotated[int, Field(ge=0)]
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-
-
-class _Seconds(_Document):
-    train: float | None = None
-    predict: float | None = None
-    plain: float | None = None
-
-
-class _Info(_Document):
+class _Info(BaseModel):
     """What is read of info.json; a number that was not finite is null."""
 
-    rows: dict[_Split, _Count]
-    seconds: _Seconds | None = None
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    rows: dict[_Split, Annotated[int, Field(ge=0)]]
+    seconds: dict[str, float | None] = {}
     parameters: float | None = None
     task: str = ""
     model: str = ""
@@ -53,26 +52,6 @@ class _Info(_Document):
     versions: dict[str, str] = {}
 
 
-class _Epoch(_Document):
-    model_config = ConfigDict(extra="forbid")
-
-    epoch: int
-    loss: float | None
-    lr: float | None
-    seconds: float
-    val_loss: float | None = None
-    val_accuracy: float | None = None
-    val_rmse: float | None = None
-
-
-class _History(_Document):
-    records: list[_Epoch]
-    kept_epoch: int
-    members: list[_History]
-    rejected: list[_History]
-    overhead_seconds: float
-
-
 class RunFolder:
     """A run on disk.
 
@@ -82,7 +61,7 @@ class RunFolder:
     ``predictions/<split>.npz``  predictions per split, as `Prediction.to_npz` writes them
     ``metrics.json``             the whole `Evaluation`, made when first asked for
     ``history.json``             the epochs
-    ``info.json``                status, versions, seconds, parameters, sizes of the splits
+    ``info.json``                versions, seconds, parameters, sizes of the splits
     ``rejects.csv``              rows of own data that were left out, with reasons
     ``report.html``              the page that `gduq train` writes of own data
     ``checkpoint/``              while it trains
@@ -96,11 +75,8 @@ class RunFolder:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         if not (self.path / "config.json").is_file():
-            raise InputError(
-                "the folder of a run, with config.json",
-                str(self.path),
-                "Make one with `gduq train` or gduq.runs.run.run.",
-            )
+            do = "Make one with `gduq train` or gduq.runs.run.run."
+            raise InputError("the folder of a run, with config.json", str(self.path), do)
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -110,83 +86,154 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / FINISHED).is_file()
 
+    def check_finished(self) -> None:
+        """Raise unless the run came to its end."""
+        if not self.finished:
+            do = "Run it again: it goes on."
+            raise InputError("a finished run", f"{self.path}, which is not", do)
+
     @cached_property
     def config(self) -> RunConfig:
         """What was asked for."""
-        return RunConfig.from_values(self._json("config.json"), {})
+        return RunConfig.from_values(self._read("config.json", dict[str, Any]), {})
 
     @property
     def bundle(self) -> Path:
         """The saved model, for `gduq.load`."""
         return self.path / "bundle"
 
+    @cached_property
+    def model(self) -> Predictor:
+        """The trained model."""
+        return load_bundle(self.bundle)[0]
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """The data of the run, by split."""
+        return build.all_views(build.splits_of(self.config))
+
+    @property
+    def history(self) -> History:
+        """The epochs; of an ensemble, those of its members."""
+        found: History = self._read("history.json", History)
+        return found
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Versions, seconds of training and prediction, parameters, rows."""
+        found: dict[str, Any] = self._read("info.json", _Info).model_dump()
+        return found
+
+    def _read(self, name: str, schema: Any) -> Any:
+        """A file of the run, as pydantic reads such a thing."""
+        path, what = self.path / name, f"a sound {name} of a run in {self.path}"
+        if path.exists() and not path.is_file():
+            raise InputError(what, "no regular file")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return TypeAdapter(schema).validate_python(found)
+        except ValidationError as error:
+            raise InputError(what, first_flaw(error)) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(what, error) from None
+
     def predictions(self) -> dict[str, Any]:
         """Uncalibrated predictions by split, in the order they were made."""
         self.check_finished()
-        order = self.info["rows"]
-        files = {split: self.path / "predictions" / f"{split}.npz" for split in order}
-        for split, file in files.items():
+        found: dict[str, Any] = {}
+        for split, rows in self.info["rows"].items():
+            file = self.path / "predictions" / f"{split}.npz"
             if not file.is_file():
                 raise InputError(f"predictions of {split}, which info.json names", f"no {file}")
-        found = {split: Prediction.from_npz(file) for split, file in files.items()}
+            found[split] = Prediction.from_npz(file)
+            if len(found[split]) != rows:
+                raise InputError(f"{rows} predictions of {split} in {file}", len(found[split]))
         if len({(p.kind, p.num_samples, p.samples.size(2)) for p in found.values()}) > 1:
             raise InputError(f"predictions of one model in {self.path}", "those of several")
-        for split, p in found.items():
-            if len(p) != order[split]:
-                raise InputError(f"{order[split]} predictions of {split} in {self.path}", len(p))
         return found
+
+    @cached_property
+    def calibrated(self) -> Calibrated:
+        """Predictions under any calibrator; data and model are read only where one needs them."""
+        found = self.predictions()
+        node = self.info["task"] == "node"
+
+        def copies() -> list[Any]:
+            features = found["id_val"].features is not None
+            return corrupted_predictions(self.model, self.views["id_val"], features=features)
+
+        return Calibrated(
+            found,
+            find_graph=lambda: full_graph(self.model, self.views) if node else None,
+            find_copies=copies,
+        )
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""
         self.check_finished()
         path = self.path / "metrics.json"
         if not path.is_file():
-            from gduq.runs.run import recalibrate
-
-            recalibrate(self, ())
+            self.recalibrate(())
         return Evaluation.from_json(path)
 
-    @property
-    def history(self) -> History:
-        """The epochs; of an ensemble, those of its members."""
-        return _history(self._json("history.json", _History))
+    def evaluate(self, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
+        """Everything measured, with every calibrator of the config; nothing is written.
 
-    @property
-    def info(self) -> dict[str, Any]:
-        """Status, versions, seconds of training and prediction, parameters, rows."""
-        return self._json("info.json", _Info)
+        Args:
+            more: Other calibrators beside those.
+            subgroups: Also measure groups of rows, see `gduq.evaluate`.
+        """
+        severe = self.info["severities"]
+        return evaluate(
+            self.calibrated,
+            self.views if subgroups else None,
+            (*self.config.calibrators, *more),
+            ood=[s for s in self.calibrated.raw if s.startswith("ood") or s in severe],
+            resamples=self.config.resamples,
+            subgroups=subgroups,
+        )
 
-    def _json(self, name: str, schema: type[BaseModel] | None = None) -> dict[str, Any]:
-        path = self.path / name
-        if path.exists() and not path.is_file():
-            raise InputError(f"{name} of a run in {self.path}", "no regular file")
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{name} of a run in {self.path}", error) from None
-        if not isinstance(found, dict):
-            raise InputError(f"{name} of a run in {self.path}", f"{found!r:.80}")
-        try:
-            if schema is not None:
-                schema.model_validate(found, strict=True)
-        except (ValidationError, RecursionError) as error:
-            flaw = first_flaw(error) if isinstance(error, ValidationError) else error
-            raise InputError(f"a sound {name} of a run in {self.path}", flaw) from None
-        return found
+    def recalibrate(self, methods: Iterable[str], evaluate: bool = True) -> RunFolder:
+        """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
 
-    def check_finished(self) -> None:
-        """Raise unless the run came to its end."""
-        if not self.finished:
-            raise InputError(
-                "a finished run", f"{self.path}, which is not", "Run it again: it goes on."
-            )
+        Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
 
+        Args:
+            methods: Names of `gduq.calibration.METHODS`, of `gduq.calibration.FIXED`,
+                or of those that take copies with ``+corrupted``, which are fitted on shifted
+                copies of the rows too.
+            evaluate: Measure now; otherwise when the evaluation is first asked for.
+        """
+        with locked(self.path):
+            self.check_finished()
+            fresh = RunFolder(self.path)  # another process may have added some
+            known, metrics = fresh.config.calibrators, self.path / "metrics.json"
+            config = fresh.config.with_({"calibrators": (*known, *methods)})
+            more = config.calibrators[len(known) :]
+            result = None
+            if evaluate and (more or not metrics.is_file()):
+                result = fresh.evaluate(more)
+                for name in set(more) & set(result.settings["skipped"]):
+                    reason = result.settings["skipped"][name]
+                    raise InputError(f"calibrators that fit this run, not {name}", reason)
+            if more:
+                metrics.unlink(missing_ok=True)
+                write_json(self.path / "config.json", config.model_dump(mode="json"))
+            if result is not None:
+                result.to_json(metrics)
+        return RunFolder(self.path)
 
-def _history(content: dict[str, Any]) -> History:
-    return History(
-        tuple(Epoch(**record) for record in content["records"]),
-        content["kept_epoch"],
-        tuple(_history(member) for member in content["members"]),
-        tuple(_history(other) for other in content["rejected"]),
-        content["overhead_seconds"],
-    )
+    def save_calibrated(self, name: str, output: str | Path) -> Path:
+        """The model with one calibrator in one bundle, for ``gduq predict`` and `gduq.load`.
+
+        Args:
+            name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
+            output: The bundle; replaced if it is one already.
+        """
+        if parse_name(name)[0] not in METHODS:
+            raise InputError(f"a calibrator to save from {', '.join(METHODS)}", name)
+        notes = describe(self.bundle).preprocessing
+        fitted = self.calibrated.fitted(name)
+        # one that reads whole graphs cannot calibrate rows that are kept without theirs
+        known = None if fitted.needs_graph else load_reference(self.bundle)
+        return save(self.model, output, fitted, preprocessing=notes, reference=known)

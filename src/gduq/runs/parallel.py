@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import joblib  # type: ignore[import-untyped]
-from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
-    TerminatedWorkerError,
-)
+import torch
 
 from gduq._checks import check_int, one_of
-from gduq.errors import InputError, not_installed
+from gduq.errors import not_installed
 
 __all__ = ["ENGINES", "Outcome", "parallel_map"]
 
@@ -50,13 +45,12 @@ def parallel_map(
     engine: str = "local",
     address: str | None = None,
     progress: bool = True,
-    title: str = "",
     name: Callable[[C], str] = str,
 ) -> list[Outcome[C, R]]:
     """``function(item)`` for every item; one that raises fails alone.
 
     Every worker has one thread: items share the machine, and one thread gives equal bits on all
-    machines. A worker that dies fails the items that are under way, the rest goes on.
+    machines.
 
     Args:
         function: What to do; functions of a notebook or script are fine.
@@ -65,8 +59,7 @@ def parallel_map(
             has). 0 or 1 does the work in this process.
         engine: ``"local"``, or ``"ray"`` (needs the ``[ray]`` extra).
         address: Of a Ray cluster; ``"auto"`` looks for one. A local one is started by default.
-        progress: Show how many are done: a bar on a terminal, a line per item elsewhere.
-        title: What the items are, for the bar.
+        progress: Write a line per item to standard error.
         name: What to call an item.
 
     Returns:
@@ -78,59 +71,39 @@ def parallel_map(
         (1.0, 'ZeroDivisionError: division by zero')
     """
     one_of("an engine", engine, ENGINES)
-    if workers is not None:
-        workers = check_int("workers", workers, least=0)
+    jobs = -1 if workers is None else max(1, check_int("workers", workers, least=0))
     done: dict[int, Outcome[C, R]] = {}
-    started: list[int] = []
-    numbers = iter(range(len(items)))
-
-    def tasks() -> Iterator[Any]:
-        for number in numbers:
-            started.append(number)
-            yield joblib.delayed(_attempt)(function, number, items[number])
-
-    with _engine(engine, workers, address) as run, _shown(title, len(items), progress) as show:
-        while len(done) < len(items):
-            try:
-                for number, *outcome in run(tasks()):
-                    done[number] = Outcome(items[number], *outcome)
-                    show(name(items[number]), done[number].error)
-            except TerminatedWorkerError:
-                for number in [n for n in started if n not in done]:
-                    died = "A worker died, of this item or of one beside it: is memory enough?"
-                    done[number] = Outcome(items[number], None, died)
-                    show(name(items[number]), died)
+    with _backend(engine, address):
+        pool = joblib.Parallel(jobs, return_as="generator_unordered", batch_size=1)
+        tasks = (joblib.delayed(_attempt)(function, i, item) for i, item in enumerate(items))
+        for number, outcome in pool(tasks):
+            done[number] = outcome
+            if progress:
+                error = (outcome.error or "").strip().splitlines()
+                how = f"FAILED ({error[-1][:160]})" if error else "done"
+                sys.stderr.write(f"[{len(done)}/{len(items)}] {name(outcome.item)}: {how}\n")
     return [done[number] for number in range(len(items))]
 
 
-def _attempt(function: Callable[[Any], Any], number: int, item: Any) -> tuple[Any, ...]:
-    """Number, value, traceback and seconds of one item; only an interrupt gets through."""
-    start, torch = time.perf_counter(), sys.modules.get("torch")
-    threads = torch.get_num_threads() if torch else 1
-    if threads > 1:
-        torch.set_num_threads(1)  # type: ignore[union-attr]
+def _attempt(function: Callable[[C], R], number: int, item: C) -> tuple[int, Outcome[C, R]]:
+    """One item, on one thread; only an interrupt gets through."""
+    start, threads = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         value, error = function(item), None
     except Exception:
         value, error = None, traceback.format_exc()
     finally:
-        if threads > 1:
-            torch.set_num_threads(threads)  # type: ignore[union-attr]
-    return number, value, error, time.perf_counter() - start
+        torch.set_num_threads(threads)
+    return number, Outcome(item, value, error, time.perf_counter() - start)
 
 
 @contextmanager
-def _engine(
-    engine: str, workers: int | None, address: str | None
-) -> Iterator[Callable[[Iterator[Any]], Any]]:
-    """joblib on processes of one thread each, or on a Ray that is ended where it was begun here."""
+def _backend(engine: str, address: str | None) -> Iterator[None]:
+    """Where joblib works: processes of this machine, or a Ray that is ended if begun here."""
     if engine == "local":
-        jobs = joblib.cpu_count() if workers is None else max(workers, 1)
-        own = {"initializer": _begin_worker, "initargs": (os.getpid(),)} if jobs > 1 else {}
-        with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1, **own):
-            yield joblib.Parallel(
-                return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
-            )
+        with joblib.parallel_config("loky", inner_max_num_threads=1):
+            yield
         return
     try:
         import ray
@@ -139,59 +112,11 @@ def _engine(
         raise not_installed("Ray for engine='ray'", "ray", ", or engine='local'.") from None
     begun_here = not ray.is_initialized()
     if begun_here:
-        threads = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
-        try:
-            ray.init(address=address or "local", runtime_env=threads, log_to_driver=False)
-        except ConnectionError as error:
-            raise InputError("a Ray cluster that answers", f"{address} ({error})") from None
+        ray.init(address=address or "local", log_to_driver=False)
     register_ray()
     try:
-        with joblib.parallel_config("ray", n_jobs=workers or -1):
-            yield joblib.Parallel(batch_size=1)
+        with joblib.parallel_config("ray"):
+            yield
     finally:
         if begun_here:
             ray.shutdown()
-
-
-def _begin_worker(parent: int) -> None:
-    """First thing in a worker: the parent alone hears Ctrl-C, and no worker outlives it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def leave() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=leave, daemon=True).start()
-
-
-@contextmanager
-def _shown(title: str, total: int, wanted: bool) -> Iterator[Callable[[str, str | None], None]]:
-    """Is called with the name of each item that ended, and what went wrong, if so."""
-    if not wanted:
-        yield lambda name, error: None
-        return
-    ended = failed = 0
-    advance: Callable[[str], object] | None = None
-
-    def show(name: str, error: str | None) -> None:
-        nonlocal ended, failed
-        ended, failed = ended + 1, failed + (error is not None)
-        if advance is not None:
-            advance(f"{title} ({failed} failed)" if failed else title)
-        if advance is None or error is not None:
-            how = "done" if error is None else f"FAILED ({error.strip().splitlines()[-1][:160]})"
-            sys.stderr.write(f"[{ended}/{total}] {name}: {how}\n")
-            sys.stderr.flush()
-
-    if not sys.stderr.isatty() or os.environ.get("CI"):
-        yield show
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total)
-        advance = lambda text: bar.update(task, advance=1, description=text)  # noqa: E731
-        yield show

@@ -1,14 +1,13 @@
-"""`run`: from a config to a result on disk, once; and everything again without training."""
+"""`run`: from a config to a result on disk, once."""
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,27 @@ import torch
 
 import gduq
 from gduq._io import locked, write_json
+from gduq.bundle import load as load_bundle
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.data.outputs import RejectList
+from gduq.data.source import source_digest
 from gduq.errors import InputError
-from gduq.evaluation import Evaluation, evaluate
-from gduq.models.predictor import Predictor
+from gduq.models import Ensemble, MCDropout, as_predictor
+from gduq.models.predictor import Calibrate, Predictor
 from gduq.prediction import ClassPrediction, predict
 from gduq.runs import build
-from gduq.runs.calibrated import CalibratedRun
-from gduq.runs.config import RunConfig
-from gduq.runs.folder import FINISHED, REJECTS, RunFolder
-from gduq.runs.training import train
+from gduq.runs.config import RunConfig, bundle_at
+from gduq.runs.folder import FINISHED, RunFolder
+from gduq.training import History, choose, fit
+from gduq.training.finishing import finish_model
 
-__all__ = ["evaluated", "prepare", "recalibrate", "requirements", "run"]
+__all__ = ["prepare", "requirements", "run", "train"]
 
 _LIBRARIES = ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
 _SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their training
+_PREDICTED = 256  # graphs at a time
 
 
 def run(
@@ -74,7 +76,7 @@ def run(
     with locked(path):
         if not (path / FINISHED).is_file():
             _make(config, path, root, progress)
-    return recalibrate(path, config.calibrators, evaluate)
+    return RunFolder(path).recalibrate(config.calibrators, evaluate)
 
 
 def requirements(config: RunConfig) -> list[RunConfig]:
@@ -94,11 +96,12 @@ def prepare(config: RunConfig, root: str | Path) -> Path:
     if not (path / FINISHED).is_file():
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", config.model_dump(mode="json"))
-        _list_rejects(config, path)
+        own = build.own_of(config)
+        if own is not None and own.rejects:
+            with RejectList(path / "rejects.csv") as rows:
+                for row, reject in own.rejects:
+                    rows.write(reject.file, row, reject)
     return path
-
-
-# -- the run itself -----------------------------------------------------------------------------
 
 
 def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
@@ -106,7 +109,11 @@ def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
     splits = build.splits_of(config)
     needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
     model, history = train(config, splits, needed, path, progress)
-    seconds, predictions = _predicted(model, build.all_views(splits))
+    start = time.perf_counter()
+    predictions = _predicted(model, build.all_views(splits))
+    times = {"train": history.seconds, "predict": time.perf_counter() - start}
+    if config.method.kind not in _SHARED:  # what the network it starts from took
+        times["plain"] = sum(folder.info["seconds"]["train"] for folder in needed)
     save_bundle(
         model,
         path / "bundle",
@@ -118,11 +125,27 @@ def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
     for split, p in predictions.items():
         p.to_npz(path / "predictions" / f"{split}.npz")
     write_json(path / "history.json", asdict(history))
-    times = {"train": history.seconds, "predict": sum(seconds.values()), "predicted": seconds}
-    if config.method.kind not in _SHARED:  # what the network it starts from took
-        times["plain"] = sum(folder.info["seconds"]["train"] for folder in needed)
-    rows = {split: len(p) for split, p in predictions.items()}
-    write_json(path / "info.json", _info(config, splits, model, times, rows))
+    parameters = list(model.parameters())
+    info = {
+        "hash": config.hash,
+        "title": config.title,
+        "seconds": times,
+        "parameters": sum(p.numel() for p in parameters),
+        "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "rows": {split: len(p) for split, p in predictions.items()},
+        "task": splits.train.task,
+        "model": repr(model),
+        "class_names": list(splits.class_names),
+        "target_names": list(splits.target_names),
+        "units": list(splits.units),
+        "severities": list(splits.severities),
+        "description": splits.description,
+        "sources": list(splits.sources),
+        "versions": {"gduq": gduq.__version__, "python": platform.python_version()}
+        | {name: version(name) for name in _LIBRARIES},
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
+    }
+    write_json(path / "info.json", info)
     write_json(path / FINISHED, {"hash": config.hash})
     shutil.rmtree(path / "checkpoint", ignore_errors=True)
 
@@ -140,119 +163,102 @@ def _preprocessing(config: RunConfig) -> dict[str, Any] | None:
     return notes
 
 
-def _list_rejects(config: RunConfig, path: Path) -> None:
-    own = build.own_of(config)
-    if own is not None and own.rejects:
-        with RejectList(path / REJECTS) as listed:
-            for row, reject in own.rejects:
-                listed.write(reject.file, row, reject)
-
-
-def _predicted(
-    model: Predictor, views: Mapping[str, View]
-) -> tuple[dict[str, float], dict[str, ClassPrediction]]:
-    """Seconds and predictions by split, with representations that are no wider than a layer."""
-    seconds, found = {}, {}
+def _predicted(model: Predictor, views: Mapping[str, View]) -> dict[str, ClassPrediction]:
+    """Predictions by split, with representations that are no wider than a layer."""
+    found = {}
     for split, view in views.items():
-        start = time.perf_counter()
         p = predict(model, view, features=True).to("cpu")
-        seconds[split] = time.perf_counter() - start
         wide = p.features is not None and p.features.size(1) > _WIDE
         found[split] = replace(p, features=None) if wide else p
-    return seconds, found
-
-
-def _info(
-    config: RunConfig,
-    splits: Splits,
-    model: Predictor,
-    times: Mapping[str, Any],
-    rows: Mapping[str, int],
-) -> dict[str, Any]:
-    parameters = list(model.parameters())
-    return {
-        "status": "finished",
-        "hash": config.hash,
-        "title": config.title,
-        "seconds": dict(times),
-        "parameters": sum(p.numel() for p in parameters),
-        "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
-        "rows": dict(rows),
-        "task": splits.train.task,
-        "model": repr(model),
-        "class_names": list(splits.class_names),
-        "target_names": list(splits.target_names),
-        "units": list(splits.units),
-        "severities": list(splits.severities),
-        "description": splits.description,
-        "sources": list(splits.sources),
-        "versions": _versions(),
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
-    }
-
-
-def _versions() -> dict[str, str]:
-    found = {"gduq": gduq.__version__, "python": platform.python_version()}
-    for name in _LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
     return found
 
 
-# -- again, without training ---------------------------------------------------------------------
+# -- the model -----------------------------------------------------------------------------------
 
 
-def recalibrate(
-    folder: RunFolder | str | Path, methods: Iterable[str], evaluate: bool = True
-) -> RunFolder:
-    """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
-
-    Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
-
-    Args:
-        folder: The run. Its config names all of its calibrators.
-        methods: Names of `gduq.calibration.METHODS`, of `gduq.calibration.FIXED`,
-            or of those that take copies with ``+corrupted``, which are fitted on shifted copies of
-            the rows too.
-        evaluate: Measure now; otherwise when the evaluation is first asked for.
-    """
-    path = folder.path if isinstance(folder, RunFolder) else Path(folder)
-    with locked(path):
-        found = RunFolder(path)
-        found.check_finished()
-        known, metrics = found.config.calibrators, path / "metrics.json"
-        config = found.config.with_({"calibrators": (*known, *methods)})
-        more = config.calibrators[len(known) :]
-        result = None
-        if evaluate and (more or not metrics.is_file()):
-            result = evaluated(found, more)
-            for name in more:
-                if name in result.settings["skipped"]:
-                    reason = result.settings["skipped"][name]
-                    raise InputError(f"calibrators that fit this run, not {name}", reason)
-        if more:
-            metrics.unlink(missing_ok=True)
-            write_json(path / "config.json", config.model_dump(mode="json"))
-        if result is not None:
-            result.to_json(metrics)
-    return RunFolder(path)
-
-
-def evaluated(folder: RunFolder, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
-    """Everything measured of a run, with every calibrator of its config; nothing is written.
+def train(
+    config: RunConfig,
+    splits: Splits,
+    needed: Sequence[RunFolder],
+    path: Path,
+    progress: bool = True,
+) -> tuple[Predictor, History]:
+    """The model of a run with its history.
 
     Args:
-        folder: A finished run.
-        more: Other calibrators beside those.
-        subgroups: Also measure groups of rows, see `gduq.evaluate`.
+        config: Of the run.
+        splits: Its data.
+        needed: The finished runs it is made from, see `requirements`.
+        path: Its folder, for a checkpoint.
+        progress: Show the epochs, on a terminal.
     """
-    run = CalibratedRun(folder)
-    severe = folder.info["severities"]
-    return evaluate(
-        run,
-        run.views if subgroups else None,
-        (*folder.config.calibrators, *more),
-        ood=[split for split in run.raw if split.startswith("ood") or split in severe],
-        resamples=folder.config.resamples,
-        subgroups=subgroups,
-    )
+    method, seed = config.method, config.seed
+    if method.kind == "ensemble":
+        members = [load_bundle(folder.bundle)[0] for folder in needed]
+        model: Predictor = Ensemble(members)
+        _calibrate(config, splits, model, members)
+        return model, History(members=tuple(folder.history for folder in needed))
+    more: dict[str, Any] = {"class_names": splits.class_names or None, "progress": progress}
+    more |= {"target": build.target_of(config, splits), "seed": seed}
+    if method.on_network:
+        start = _start(config, needed)
+        if method.kind == "mcdropout":
+            model = MCDropout(start, num_samples=method.passes, seed=seed)
+            _calibrate(config, splits, model, [start])
+            return model, needed[0].history if needed else History()
+        net = build.bare(start)
+        if method.kind == "choose":
+            begun, same = time.perf_counter(), ("epochs", "lr", "batch_size", "weight_decay")
+            more |= config.training.model_dump(include=set(same))
+            model = choose(net, splits.train, splits.id_val, budget=method.budget, **more)
+            if method.calibrate is not None:
+                _calibrate(config, splits, model, list(model) if method.calibrate == "none" else [])
+            return model, History(overhead_seconds=time.perf_counter() - begun)
+        model = build.on_network(config, net, splits)
+    else:
+        net = build.network(config, splits)
+        plain = method.kind == "vanilla"
+        model = as_predictor(net) if plain else build.anchored(config, net, splits)
+    more |= _fit_options(config) | {"resume": path / "checkpoint"}
+    return model, fit(model, splits.train, splits.id_val, **more)
+
+
+def _fit_options(config: RunConfig) -> dict[str, Any]:
+    """Arguments of `gduq.fit` for the model of a config, which may stand on a trained network."""
+    method, options = config.method, config.training.model_dump()
+    how = {None: "default", "none": None}.get(method.calibrate, method.calibrate)
+    if method.on_network:
+        longer = {"thawed": max(1, options["epochs"] // 4), "paper": options["epochs"]}
+        usual = longer.get(method.recipe_name) if method.kind == "anchored" else None
+        options["epochs"] = method.epochs or usual
+        if options["epochs"] is None:  # the head's own way to learn
+            kept = ("epochs", "weight_decay", "class_weights")
+            options = {name: options[name] for name in kept}
+    return options | {"calibrate": how}
+
+
+def _start(config: RunConfig, needed: Sequence[RunFolder]) -> Predictor:
+    """The trained model that a method stands on."""
+    method = config.method
+    if method.from_vanilla:
+        return load_bundle(needed[0].bundle)[0]
+    bundle = bundle_at(str(method.pretrained_from))
+    if source_digest(str(bundle)) != method.pretrained_digest:
+        do = "Leave out method.pretrained_digest to start from what is there now."
+        raise InputError(f"the bundle that the config was made with in {bundle}", "another", do)
+    return load_bundle(bundle)[0]
+
+
+def _calibrate(
+    config: RunConfig, splits: Splits, model: Predictor, parts: Sequence[Predictor]
+) -> None:
+    """Calibrate a model of trained parts together, as `gduq.fit` does."""
+    for part in parts:
+        part.set_temperature(1.0, None)
+    if model.target is None and parts[0].target is not None:
+        model.target = parts[0].target.combined()
+    asked = config.method.calibrate
+    how: Calibrate = "shifted" if asked is None else None if asked == "none" else asked
+    if how is None:
+        model.set_temperature(1.0, None)
+    finish_model(model, splits.train, splits.id_val, how, _PREDICTED, config.seed)

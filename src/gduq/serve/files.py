@@ -20,15 +20,9 @@ from torch_geometric.data import Data
 
 from gduq._io import atomic_path, to_json
 from gduq.conformal import shift_test
-from gduq.data.files import open_source, stream
-from gduq.data.outputs import (
-    Reject,
-    RejectList,
-    check_output,
-    check_outputs,
-    rejects_path,
-    safe_cell,
-)
+from gduq.data import outputs
+from gduq.data.files import stream
+from gduq.data.outputs import Reject, RejectList, check_output, safe_cell
 from gduq.data.table import check_columns, is_table, read_table
 from gduq.errors import InputError
 from gduq.prediction import Prediction
@@ -86,8 +80,8 @@ def predict_files(
     for source in inputs:
         if not source.exists():
             raise InputError("a folder or file of graphs", f"{source}, which does not exist")
-    listed = rejects_path(path, rejects)
-    check_outputs({"the output": path, "the rejects": listed}, inputs)
+    listed = outputs.rejects_path(path, rejects)
+    outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
     table = table or InputTable.of(inputs)
     done, reasons, sample = Served(path, units=service.units), Counter[str](), _Sample()
     with RejectList(listed) as log, ExitStack() as stack:
@@ -233,7 +227,7 @@ def _has_smiles(source: Path) -> bool:
     """Whether the first graph of a file says which molecule it is."""
     if source.suffix != ".safetensors":
         return False
-    first = next(iter(open_source(source)), (0, None))[1]
+    first = next(iter(stream(source)), (0, None))[1]
     return isinstance(first, Data) and isinstance(first.get("smiles"), str)
 
 

@@ -1,8 +1,7 @@
 """Distribution shift for anybody's data: cuts, domains to cut along, and corruptions."""
 
 from gduq.shifts.corruptions import LEVELS, edge_drop, edge_rewire, feature_mask, feature_noise
-from gduq.shifts.cuts import concept, covariate, cut, no_shift, tails
-from gduq.shifts.domains import by, class_out, group, size
+from gduq.shifts.cuts import by, class_out, concept, covariate, cut, group, no_shift, size, tails
 
 __all__ = ["LEVELS", "by", "class_out", "concept", "covariate", "cut", "edge_drop", "edge_rewire",
            "feature_mask", "feature_noise", "group", "no_shift", "size", "tails"]  # fmt: skip

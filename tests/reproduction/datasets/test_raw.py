@@ -37,14 +37,14 @@ def test_a_download_is_kept(tmp_path, monkeypatch):
 
 def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("GDUQ_DATA", raising=False)
-    with pytest.raises(InputError, match="Put file under GDUQ_DATA"):
+    with pytest.raises(InputError):
         raw_file("set/file", tmp_path, (tmp_path / "none").as_uri())
     assert os.listdir(tmp_path / "raw" / "set") == []
-    with pytest.raises(InputError, match="no place to download it from"):
+    with pytest.raises(InputError):
         raw_file("set/file", tmp_path)
 
 
 def test_a_gduq_data_that_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "typo"))
-    with pytest.raises(InputError, match="GDUQ_DATA"):
+    with pytest.raises(InputError):
         find_raw("file", tmp_path)
