@@ -154,5 +154,5 @@ def test_few_rows_that_are_all_right_do_not_freeze_it(samples):
 def test_it_needs_rows():
     z, target = rows(5, 2)
     for parts in ([], [(z, target, 0.0)], [(z[:, :0], target[:0], 1.0)]):
-        with pytest.raises(InputError, match="at least one row"):
+        with pytest.raises(InputError):
             best_temperature(parts)

@@ -269,7 +269,8 @@ class Prediction(ABC):
                 arrays = {name: file[name] for name in file}
             kind = _KINDS[str(arrays.pop("kind", "classes"))]
             known = {f.name for f in fields(kind)}
-            found = kind(**{k: _read(k, v) for k, v in arrays.items() if k in known})
+            given: dict[str, Any] = {k: _read(k, v) for k, v in arrays.items() if k in known}
+            found = kind(**given)
             found.to_pandas()  # all that is said of a row can be said
             return found
         except InputError:
