@@ -379,7 +379,7 @@ def _as_values(values: Values) -> Tensor:
                 found = series.to_numpy(np.int64 if integral else np.float64)
             if series.isna().any():
                 raise ValueError(f"{int(series.isna().sum())} without a value")
-            found = torch.from_numpy(found)
+            found = torch.tensor(found)  # a copy: pandas hands out what cannot be written
         except (ValueError, TypeError) as error:  # such as values that cannot be sorted
             expected = "one number, text or date per row as domain values"
             raise InputError(expected, f"{type(values).__name__}: {error}") from error
