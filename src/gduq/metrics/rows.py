@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
-from gduq.prediction.checks import as_labels, as_samples
+from gduq.prediction.classes import as_labels
 from gduq.prediction.mixture import weights_of
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _as_logits(given: object) -> Tensor:
     if logits.dim() != 2:
         do = "Make a gduq.Prediction of [K, m, C]."
         raise InputError("logits of shape [m, C]", list(logits.shape), do)
-    return as_samples(logits)[0]
+    return ClassPrediction(logits).samples[0]
 
 
 P = TypeVar("P", bound=Prediction)
