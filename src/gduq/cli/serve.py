@@ -8,7 +8,7 @@ import typer
 
 from gduq.cli.base import app, echo, status, takes
 from gduq.cli.request import Request, bundle_file
-from gduq.serve.server import check_installed, is_loopback, listen, own_hosts, run
+from gduq.serve.server import check_installed, listen, own_hosts, run
 from gduq.serve.settings import Limits
 
 __all__ = ["serve"]
@@ -31,7 +31,7 @@ def serve(
         float, typer.Option(min=0.001, help="Megabytes a request may hold.")
     ] = Limits.body / 2**20,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait; more are sent away.")
+        int, typer.Option(min=1, help="Requests at a time; more are sent away.")
     ] = Limits.queue,
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Time for a request.")
@@ -56,8 +56,9 @@ def serve(
     with listen(host, port) as place:
         with status("Loading"):
             address = place.getsockname()[0]  # a name may stand for loopback
-            served = _application(request, limits, own_hosts(address, host))
-        if not is_loopback(address):
+            hosts = own_hosts(address, host)
+            served = _application(request, limits, hosts)
+        if hosts is None:
             echo(f"Note: any machine that can reach {host} may ask.", err=True)
         run(served, place, limits, lambda address: echo(f"{address} answers; Ctrl-C ends it."))
     echo("Stopped.", err=True)

@@ -315,9 +315,10 @@ def _next(folder: RunFolder, verdict: Verdict, rows: str) -> Iterable[str]:
         model = CALIBRATED  # what the first command writes takes the place of the run
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
     advised = verdict.advice.command if verdict.advice is not None else ""
-    predict = f"gduq predict {model} {new} -o answers.csv" if rows == "graph" else ""
+    answers = rows == "graph" and not advised.startswith("gduq predict")
+    predict = f"gduq predict {model} {new} -o answers.csv" if answers else ""
     report = f"gduq report {run}{_trusted(folder)} -o report.html"
-    return dict.fromkeys(command for command in (advised, predict, report) if command)
+    return [command for command in (advised, predict, report) if command]
 
 
 def _trusted(folder: RunFolder) -> str:
