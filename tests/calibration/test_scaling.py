@@ -213,7 +213,7 @@ def test_every_sample_goes_through_the_same_linear_map(cls):
 def test_an_absent_class_is_an_error_or_stays(cls):
     p = overconfident(rows=120, samples=1)
     part = p[p.target != 2]
-    with pytest.raises(InputError, match="class 2"):
+    with pytest.raises(InputError):
         cls().fit(part)
     cal = cls(missing="keep").fit(part)
     weight, bias = cal.state()["weight"], cal.state()["bias"]

@@ -180,9 +180,8 @@ def test_evaluate_a_model_on_a_dataset(trained):
     assert nll("--data", "cbas/color/covariate") != nll()
 
 
-@pytest.mark.parametrize("positional", ["laplacian", pytest.param("peg", marks=pytest.mark.slow)])
-def test_evaluate_adds_the_encodings_a_network_reads(root, tmp_path, positional):
-    words = ("train", NAME, "--set", f"model.positional={positional}", "--set", "model.conv=gcn",
+def test_evaluate_adds_the_encodings_a_network_reads(root, tmp_path):
+    words = ("train", NAME, "--set", "model.positional=laplacian", "--set", "model.conv=gcn",
              "--set", "model.hidden_channels=8", "--epochs", 1, "--root", tmp_path)  # fmt: skip
     path = tmp_path / json.loads(run(*words, "--set", "resamples=5", "--json").stdout)["hash"]
     found = [json.loads(run("evaluate", path, *data, "--json").stdout)["table"]

@@ -49,6 +49,7 @@ def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
     (folder,) = root.glob(f"{kind}-choose-*")
     assert {"train", "id_val", "id_test", "ood_test"} <= set(result.stdout.split())
     assert f"gduq predict {folder} new.csv" in result.stdout
+    assert result.stdout.count("-o answers.csv") == 1  # the commands work one after the other
     assert (folder / "report.html").stat().st_size > 10_000
     assert "'C1CC(' is no valid SMILES" in (folder / "rejects.csv").read_text()
     assert path.read_bytes() == before

@@ -55,18 +55,13 @@ def test_a_batch_answers_as_its_molecules_do() -> None:
     torch.testing.assert_close(net(Batch.from_data_list(graphs)), alone)
 
 
-@pytest.mark.parametrize("column", range(len(ATOMS)))
-def test_every_atom_category_counts(column: int) -> None:
-    net, graph, other = network(), molecule(1), molecule(1)
-    other.x[0, column] = (other.x[0, column] + 1) % ATOMS[column]
-    assert not torch.allclose(net(graph), net(other))
-
-
-@pytest.mark.parametrize("column", range(len(BONDS)))
-def test_every_bond_category_counts(column: int) -> None:
-    net, graph, other = network(), molecule(1), molecule(1)
-    other.edge_attr[0, column] = (other.edge_attr[0, column] + 1) % BONDS[column]
-    assert not torch.allclose(net(graph), net(other))
+def test_every_category_counts() -> None:
+    net, graph = network(), molecule(1)
+    for name, sizes in (("x", ATOMS), ("edge_attr", BONDS)):
+        for column, size in enumerate(sizes):
+            other = molecule(1)
+            other[name][0, column] = (other[name][0, column] + 1) % size
+            assert not torch.allclose(net(graph), net(other))
 
 
 def test_order_of_atoms_and_bonds_does_not_matter() -> None:
@@ -122,19 +117,10 @@ def test_a_subclass_is_a_network_of_its_own() -> None:
     assert network_spec(Mine())["kind"] == "other"
 
 
-@pytest.mark.parametrize(
-    ("graph", "says"),
-    [
-        (
-            Data(x=torch.ones(3, 4), edge_index=torch.zeros(2, 0).long()),
-            r"x of 9 columns.*\[3, 4\]",
-        ),
-        (Data(x=torch.ones(3, 9), edge_index=torch.zeros(2, 0).long()), "edge_attr of 3 columns"),
-    ],
-)
-def test_other_graphs_are_refused(graph: Data, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        network()(graph)
+@pytest.mark.parametrize("columns", [4, 9])
+def test_other_graphs_are_refused(columns: int) -> None:
+    with pytest.raises(InputError):  # also without edge_attr
+        network()(Data(x=torch.ones(3, columns), edge_index=torch.zeros(2, 0).long()))
 
 
 @pytest.mark.parametrize(

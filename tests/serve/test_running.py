@@ -16,7 +16,7 @@ from html import unescape
 import pytest
 
 import gduq
-from gduq.serve.server import is_loopback, own_hosts
+from gduq.serve.server import own_hosts
 from tests.serve.cases import EVIL, SMILES, model, molecules
 from tests.serve.devtools import Browser
 
@@ -93,14 +93,14 @@ def test_many_at_a_time_get_their_own_answers(address):
 
     async def everyone():
         async with httpx.AsyncClient(timeout=60) as client:
-            for start in range(0, 192, 64):
-                await asyncio.gather(*(one(client, start + i) for i in range(64)))
+            for start in range(0, 96, 48):
+                await asyncio.gather(*(one(client, start + i) for i in range(48)))
 
     before = httpx.get(f"{address}/health").json()
     asyncio.run(everyone())
     after = httpx.get(f"{address}/health").json()
-    assert after["graphs"] - before["graphs"] == 192
-    assert after["passes"] - before["passes"] < 150, "requests are batched together"
+    assert after["graphs"] - before["graphs"] == 96
+    assert after["passes"] - before["passes"] < 80, "requests are batched together"
 
 
 def test_half_a_request_does_not_hold_the_others(address):
@@ -182,8 +182,5 @@ def test_addresses():
     assert own_hosts("127.0.0.1") == ["127.0.0.1", "localhost"]
     assert own_hosts("127.0.1.1", "MyBox") == ["127.0.0.1", "127.0.1.1", "localhost", "mybox"]
     assert own_hosts("0.0.0.0") is None
-    for address in ("::1", "::ffff:127.0.0.1"):
-        assert is_loopback(address)
-        assert f"[{address}]" in own_hosts(address)
-    assert not is_loopback("192.168.0.1")
-    assert not is_loopback("example.org")
+    assert "[::1]" in own_hosts("::1")
+    assert own_hosts("192.168.0.1") is None

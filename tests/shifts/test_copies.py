@@ -98,3 +98,14 @@ def test_one_wide_graph_is_not_copied_more_than_once() -> None:
         shared = copy.graphs[0].x.data_ptr() == view.graphs[0].x.data_ptr()
         seen.append((shared, mode.made < 0.1 * x.numel(), mode.made < 1.2 * x.numel()))
     assert seen == [(True, True, True)] * 4 + [(False, False, True)] * 4
+
+
+def test_dense_features_too_large_to_copy_are_shared(monkeypatch) -> None:
+    ring = torch.arange(20)
+    graph = Data(x=torch.rand(20, 100), edge_index=torch.stack([ring, ring.roll(1)]), y=ring)
+    assert any(copy.graphs[0].x is not graph.x for copy in shifted_copies(View(graph)))
+    monkeypatch.setattr("gduq.shifts.corruptions._MOST_ENTRIES", 1999)
+    copies = list(shifted_copies(View(graph)))
+    assert copies
+    assert all(copy.graphs[0].x.data_ptr() == graph.x.data_ptr() for copy in copies)
+    assert all(copy.graphs[0].edge_index is not graph.edge_index for copy in copies)

@@ -119,17 +119,18 @@ class CutPoint(nn.Module, ABC):
     def read(self, h: Tensor, weight: Tensor, graph: Graph) -> Tensor:
         """``mix(h W^T)``, in the cheaper order."""
         layer = self.layer
-        return linear(h, weight) if layer is None else layer.read(h, weight, Structure.of(graph))
+        return linear(h, weight) if layer is None else layer.read(h, weight, Structure(graph))
 
     def mix(self, z: Tensor, graph: Graph) -> Tensor:
         """The operator that follows the map: ``[D, n, m]`` in and out."""
         if self.layer is None:
             return z
-        return self.layer.mix(z.flatten(0, 1), Structure.of(graph).repeat(z.size(0))).view_as(z)
+        copies = Structure(graph, z.size(0))
+        return copies.mix(z.flatten(0, 1), self.layer.kind).view_as(z)
 
     def gain(self, graph: Graph, like: Tensor) -> Tensor | None:
         """What `mix` does to a vector that all rows share, ``[n, 1]``; ``None`` means 1."""
-        return None if self.layer is None else self.layer.gain(Structure.of(graph), like.dtype)
+        return None if self.layer is None else Structure(graph).gain(self.layer.kind, like.dtype)
 
     @abstractmethod
     def prefix_modules(self) -> list[nn.Module]:
@@ -172,9 +173,7 @@ class GNNCut(CutPoint):
         parts = []
         for start in range(0, copies, at_once):
             z = read(h, slice(start, min(start + at_once, copies)))
-            structure = None
-            if self.point != "readout":
-                structure = Structure.of(graph).repeat(z.size(0))
+            structure = Structure(graph, z.size(0))
             logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point)
             parts.append(logits.view(z.size(0), -1, logits.size(-1)))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -26,7 +26,7 @@ from gduq.calibration.scaling import (
 from gduq.errors import InputError, did_you_mean
 from gduq.graphs import Graph
 from gduq.prediction import Prediction
-from gduq.prediction.checks import RowChoice
+from gduq.prediction.base import RowChoice
 
 METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,

@@ -19,9 +19,8 @@ from gduq._torch import exporting
 from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph
 from gduq.prediction import ClassPrediction, Prediction
-from gduq.prediction.checks import RowChoice, row_index
-from gduq.prediction.mixture import log_mixture, match, weights_of
-from gduq.prediction.temperature import Part, best_temperature
+from gduq.prediction.base import RowChoice, row_index
+from gduq.prediction.mixture import Part, best_temperature, log_mixture, match, weights_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -23,7 +23,7 @@ from gduq.calibration.monotone import UNIT
 from gduq.errors import InputError
 from gduq.graphs import Graph, check_graph
 from gduq.prediction import ClassPrediction
-from gduq.prediction.checks import RowChoice, check_nodes, row_index
+from gduq.prediction.base import RowChoice, check_nodes, row_index
 from gduq.prediction.mixture import weighted_mean
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ from torch import Tensor
 from gduq.calibration.base import CalibrationSet, Calibrator, samples_of
 from gduq.errors import InputError, warn_user
 from gduq.prediction import LabelPrediction, ValuePrediction, Values
-from gduq.prediction.mixture import weighted_mean
-from gduq.prediction.temperature import Part, fit_temperature
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,27 +43,22 @@ class DeviationScaling(Calibrator):
         return self.state()["scale"]
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        count, unit = data.samples.size(2) // 2, Values(shift=(0.0,), scale=(1.0,))
+        count, unit = data.samples.size(2) // 2, _standard(1)
         target = data.target.double().view(-1, count)
-
-        def loss(parts: Sequence[Part], scale: float) -> float:
-            prior = (math.log(scale) + 0.5 / scale**2) / data.rows
-            return unit.temperature_loss(parts, scale, data.weights) + prior
-
         columns = ((data.samples[..., [t, t + count]], target[:, t : t + 1]) for t in range(count))
-        scales = [fit_temperature(data.split(*column), loss) for column in columns]
+        scales = [unit.best_temperature(data.split(*one), data.weights) for one in columns]
         return {"scale": torch.tensor(scales, dtype=torch.float64)}
 
     def _map(self, p: ValuePrediction) -> Tensor:
-        scale = self._state["scale"]
-        means, logs = samples_of(p).chunk(2, dim=-1)
-        apart = means - means[:1]  # measured from the first: equal hypotheses stay equal
-        centre = weighted_mean(apart, None if p.weights is None else p.weights.cpu())
-        moved = means + (scale - 1.0) * (apart - centre)
-        return torch.cat([moved, logs + 2.0 * scale.log()], dim=-1)
+        weights = None if p.weights is None else p.weights.cpu()
+        return _standard(p.num_values).scaled(samples_of(p), self._state["scale"], weights)
 
     def _neutral(self, num_values: int) -> dict[str, Tensor]:
         return {"scale": torch.ones(num_values, dtype=torch.float64)}
+
+
+def _standard(count: int) -> Values:
+    return Values(shift=(0.0,) * count, scale=(1.0,) * count)
 
 
 @dataclass(eq=False)

@@ -38,7 +38,7 @@ class TemperatureScaling(RowTemperature):
 
     .. math:: s'_k = s_k / T, \qquad T = \arg\min_T \mathrm{NLL}
 
-    with the NLL of the mixture; see `gduq.prediction.temperature.best_temperature`.
+    with the NLL of the mixture; see `gduq.prediction.mixture.best_temperature`.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)  # sure of class 0, right three times of four

@@ -125,7 +125,7 @@ def serve(
         float, typer.Option(min=0.001, help="Megabytes a request may hold.")
     ] = Limits.body / 2**20,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests that may wait; more are sent away.")
+        int, typer.Option(min=1, help="Requests at a time; more are sent away.")
     ] = Limits.queue,
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Time for a request.")
@@ -138,7 +138,7 @@ def serve(
     describes all routes. Nothing in a request is ever run. There is no password: listen on other
     addresses than this machine's own behind something that has one.
     """
-    from gduq.serve.server import check_installed, is_loopback, listen, own_hosts, run
+    from gduq.serve.server import check_installed, listen, own_hosts, run
 
     check_installed("fastapi", "uvicorn")
     body, batch = int(max_megabytes * 2**20), request.batch_size
@@ -150,10 +150,10 @@ def serve(
 
             service = request.service()
             card = make_card(service, limits, request.info, request.bundle.resolve().name)
-            address = place.getsockname()[0]  # a name may stand for loopback
-            served = make_app(service, card, limits, own_hosts(address, host))
+            hosts = own_hosts(place.getsockname()[0], host)  # a name may stand for loopback
+            served = make_app(service, card, limits, hosts)
         notes = [*service.decisions.notes]
-        if not is_loopback(address):
+        if hosts is None:
             notes.append(f"any machine that can reach {host} may ask.")
         for note in notes:
             echo(f"Note: {note}", err=True)

@@ -208,11 +208,11 @@ def next_commands(folder: RunFolder, verdict: Verdict) -> list[str]:
     found = [advice.command] if advice is not None and advice.command else []
     # what `calibrate` writes takes the place of the run
     model = CALIBRATED if advice is not None and advice.action == "calibrate" else run
-    if folder.info["task"] == "graph":
+    if folder.info["task"] == "graph" and not any("gduq predict" in text for text in found):
         new = "new.csv" if data.smiles is not None else "new.safetensors"
         found.append(f"gduq predict {model} {new} -o answers.csv")
     trusted = " --trust-source" if data.is_object else ""
-    return list(dict.fromkeys([*found, f"gduq report {run}{trusted} -o report.html"]))
+    return [*found, f"gduq report {run}{trusted} -o report.html"]
 
 
 @data_app.command("list")

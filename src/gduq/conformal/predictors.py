@@ -15,7 +15,7 @@ from gduq.conformal.shift import Columns, ShiftTest, ShiftWarning, columns_of, c
 from gduq.errors import InputError, NotFittedError, warn_user
 from gduq.graphs import Graph
 from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
-from gduq.prediction.checks import RowChoice, check_nodes, row_index
+from gduq.prediction.base import RowChoice, check_nodes, row_index
 
 if TYPE_CHECKING:
     from typing_extensions import Self

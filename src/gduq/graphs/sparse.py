@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,12 @@ from gduq.errors import InputError
 # torch says this once, of a layout whose products we need and test.
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
-__all__ = ["as_dtype", "csr", "csr_of_pointers", "is_sparse", "keep_rows", "linear",
+__all__ = ["as_dtype", "csr", "csr_of_pointers", "is_sparse", "keep_rows", "kept", "linear",
            "sparse_matmul", "take_rows"]  # fmt: skip
 
-_derived: WeakIdKeyDictionary = WeakIdKeyDictionary()  # CSR matrix -> {key: CSR made from it}
+T = TypeVar("T")
+
+_derived: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> {key: what was made of it}
 
 
 def is_sparse(h: Tensor) -> bool:
@@ -62,10 +64,10 @@ class _SparseMatmul(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
         matrix: Tensor = ctx.matrix
-        return None, sparse_matmul(_kept(matrix, "T", lambda: _transpose(matrix)), grads[0])
+        return None, sparse_matmul(kept(matrix, "T", lambda: _transpose(matrix)), grads[0])
 
 
-def _kept(a: Tensor, key: object, make: Callable[[], Tensor]) -> Tensor:
+def kept(a: Tensor, key: object, make: Callable[[], T]) -> T:
     """``make()``, remembered for as long as ``a`` lives and its values are not changed."""
     if a.is_inference():  # such tensors do not tell when they are changed
         return make()
@@ -80,7 +82,7 @@ def _kept(a: Tensor, key: object, make: Callable[[], Tensor]) -> Tensor:
 
 def as_dtype(a: Tensor, dtype: torch.dtype) -> Tensor:
     """A sparse CSR matrix in another dtype, made once for as long as it lives."""
-    return a if a.dtype == dtype else _kept(a, dtype, lambda: a.to(dtype))
+    return a if a.dtype == dtype else kept(a, dtype, lambda: a.to(dtype))
 
 
 def csr(rows: Tensor, cols: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:

@@ -81,8 +81,7 @@ class BondGNN(nn.Module):
             h = layer(h, graph.edge_index, bonds)
         batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
         total = h.new_zeros(graphs, h.size(1)).index_add(0, batch, h)
-        ones = h.new_ones(h.size(0))
-        size = h.new_zeros(graphs).index_add(0, batch, ones).clamp(min=1).unsqueeze(1)
+        size = h.new_zeros(graphs, 1).index_add(0, batch, h.new_ones(h.size(0), 1)).clamp(min=1)
         out: Tensor = self.head(torch.cat([total / _TYPICAL, total / size], dim=1))
         return out
 
@@ -131,8 +130,7 @@ class _Categories(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the embeddings anew."""
-        with torch.no_grad():
-            self.weight.copy_(_SPREAD * torch.randn(self.weight.shape))
+        nn.init.normal_(self.weight, std=_SPREAD)
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = torch.minimum(x.round().long().clamp(min=0), self.last) + self.start
@@ -145,10 +143,8 @@ def _columns(graph: Data, name: str, width: int) -> Tensor:
     """Category numbers of a graph, whole or as floats ``[n, width]``."""
     value = graph.get(name)
     if not isinstance(value, Tensor) or value.dim() != 2 or value.size(1) != width:
-        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(
-            f"{name} of {width} columns, as torch_geometric.utils.from_smiles makes it",
-            "none" if value is None else f"{shape}",
-            "Read molecules with gduq.data.read, or use gduq.nn.GNN for other graphs.",
-        )
+        wanted = f"{name} of {width} columns, as torch_geometric.utils.from_smiles makes it"
+        got = list(value.shape) if isinstance(value, Tensor) else "none"
+        do = "Read molecules with gduq.data.read, or use gduq.nn.GNN for other graphs."
+        raise InputError(wanted, got, do)
     return value

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 __all__ = ["ForcedDropout"]
 
@@ -24,8 +23,6 @@ class ForcedDropout(TorchFunctionMode):
     ``nn.MultiheadAttention`` draw too, and norms stay in evaluation mode. ``calls`` counts.
     """
 
-    _open = threading.local()  # how many contexts each thread has open
-
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
@@ -33,16 +30,7 @@ class ForcedDropout(TorchFunctionMode):
     @classmethod
     def active(cls) -> bool:
         """Whether such a context is open: shortcuts that skip dropout must not be taken."""
-        return getattr(cls._open, "depth", 0) > 0
-
-    def __enter__(self) -> ForcedDropout:
-        self._open.depth = getattr(self._open, "depth", 0) + 1
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._open.depth -= 1
+        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

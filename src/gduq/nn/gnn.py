@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn.aggr import (
-    AttentionalAggregation,
-    MaxAggregation,
-    MeanAggregation,
-    SumAggregation,
-)
+from torch_geometric.nn.aggr import AttentionalAggregation
+from torch_geometric.nn.resolver import aggregation_resolver
 
 from gduq._torch import exporting
 from gduq.errors import InputError
@@ -31,17 +25,9 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import CONVS, GCNLayer, PropagationLayer, Structure, VirtualNode, make_layer
+from gduq.nn.layers import LAYERS, ConvLayer, GCNLayer, PropagationLayer, Structure, VirtualNode
 
 __all__ = ["GNN", "as_chain"]
-
-
-_READOUTS: dict[str, Callable[[int], nn.Module]] = {
-    "mean": lambda _: MeanAggregation(),
-    "sum": lambda _: SumAggregation(),
-    "max": lambda _: MaxAggregation(),
-    "attention": lambda channels: AttentionalAggregation(nn.Linear(channels, 1)),
-}
 
 
 class Head(nn.Module):
@@ -56,11 +42,6 @@ class Head(nn.Module):
         self.first: nn.Linear | None = nn.Linear(channels, hidden)
         deep = kind == "mlp" and [nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes)]
         self.rest = nn.Sequential(*deep) if deep else nn.Identity()
-
-    @property
-    def is_deep(self) -> bool:
-        """Whether it has several layers."""
-        return not isinstance(self.rest, nn.Identity)
 
     def forward(self, h: Tensor) -> Tensor:
         assert self.first is not None
@@ -87,7 +68,7 @@ class GNN(nn.Module):
         head: ``"linear"`` or ``"mlp"`` (two layers).
         readout: ``"mean"``, ``"sum"``, ``"max"`` or ``"attention"``.
         positional: ``"laplacian"`` joins ``graph.pe`` to the features, with random signs in
-            training; ``"peg"`` weighs edges by the distance of their ends' encodings.
+            training.
         positional_channels: Width of ``graph.pe``.
         categories: Number of values of each integer column of ``x``; embeddings are summed.
         edge_channels: Width of ``edge_attr`` (PNA, GatedGCN, GPS).
@@ -133,14 +114,21 @@ class GNN(nn.Module):
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.embeddings = nn.ModuleList(nn.Embedding(c, in_channels) for c in categories or ())
         self.width = in_channels + (positional_channels if positional == "laplacian" else 0)
-        direct = isinstance(CONVS[conv], type)  # a layer of ours reads any width
-        self.encoder = None if direct else nn.Linear(self.width, hidden_channels)
+        own = LAYERS.get(conv)  # which reads any width
+        self.encoder = nn.Linear(self.width, hidden_channels) if own is None else None
+        widths = [self.width, *[hidden_channels] * (num_layers - 1)]
         self.layers = nn.ModuleList(
-            make_layer(self.config, self.width if direct and i == 0 else hidden_channels, i)
-            for i in range(num_layers)
+            ConvLayer(self.config, i == num_layers - 1)
+            if own is None
+            else own(width, hidden_channels, dropout, i == num_layers - 1)
+            for i, width in enumerate(widths)
         )
         self.virtual = VirtualNode(hidden_channels, dropout) if virtual_node else None
-        self.pool = _READOUTS[readout](hidden_channels) if task == "graph" else None
+        self.pool: nn.Module | None = None
+        if task == "graph" and readout == "attention":
+            self.pool = AttentionalAggregation(nn.Linear(hidden_channels, 1))
+        elif task == "graph":
+            self.pool = aggregation_resolver(readout)
         self.head = Head(hidden_channels, out_channels, head, dropout)
 
     @property
@@ -150,14 +138,15 @@ class GNN(nn.Module):
 
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
-        structure, h = self._start(graph)
-        return self._run(self._encode(h), None, structure, 0)
+        structure = Structure(graph)
+        return self._run(self._encode(self._features(structure)), None, structure, 0)
 
     # -- the chain, in two parts ---------------------------------------------------------------
 
     def prefix(self, graph: Data, point: ChainPoint) -> tuple[Tensor, Tensor | None]:
         """The representation at a point, ``[n or G, d]``, and the virtual nodes' state there."""
-        structure, h = self._start(graph)
+        structure = Structure(graph)
+        h = self._features(structure)
         if point == "input":
             return h, None
         stop = len(self.layers) if point == "readout" else int(point)
@@ -165,31 +154,19 @@ class GNN(nn.Module):
         return (self._pooled(h, structure), None) if point == "readout" else (h, state)
 
     def suffix(
-        self,
-        z: Tensor,
-        state: Tensor | None,
-        structure: Structure | None,
-        point: ChainPoint,
-        normed: bool = False,
+        self, z: Tensor, state: Tensor | None, structure: Structure, point: ChainPoint
     ) -> Tensor:
         """Logits from what the map at a point made of the representation there.
 
         ``z`` ``[copies * n, m]`` has passed the linear map (and neighbourhood operator) of the
         point's layer, or replaces the layer's input where the layer has none to give away.
-        ``structure`` may be ``None`` at the readout, which needs no graph.
         """
         if point == "readout":
             return self.head.rest(z)  # type: ignore[no-any-return]
-        assert structure is not None
-        if self._reads_first(point):
-            return self._run(z, None, structure, 0)
-        index = 0 if point == "input" else int(point)
-        layer = self.layers[index]
-        h = layer.after(z, normed) if isinstance(layer, PropagationLayer) else layer(z, structure)
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
-        h, state = self._with_state(h, state, structure, index)
-        return self._run(h, state, structure, index + 1)
+        mixed = self.propagation_layer(point) is not None
+        return self._run(z, state, structure, 0 if point == "input" else int(point), mixed)
 
     def _reads_first(self, point: ChainPoint) -> bool:
         """Whether the encoder reads what is at a point."""
@@ -231,73 +208,89 @@ class GNN(nn.Module):
 
     def message_size(self, graph: Data, point: ChainPoint) -> int:
         """About how many numbers a layer behind a point holds for messages and attention."""
+        conv = self.config["conv"]
         if self.encoder is None or point == "readout" or exporting():
             return 0
-        towers = 12 if self.config["conv"] == "pna" else 4
-        size = towers * int(graph.num_edges) * self.hidden_channels
-        if self.config["conv"] == "gps":
-            sizes = torch.bincount(Structure.of(graph).batch)
+        size = (12 if conv == "pna" else 4) * int(graph.num_edges) * self.hidden_channels
+        if conv == "gps":
+            sizes = torch.bincount(Structure(graph).batch)
             size += int(self.config["heads"]) * int(sizes.max()) ** 2 * sizes.numel()
         return size
 
     # -- its links -----------------------------------------------------------------------------
 
-    def _start(self, graph: Data) -> tuple[Structure, Tensor]:
+    def _features(self, structure: Structure) -> Tensor:
+        """What the first layer or encoder reads ``[n, d]``; sparse CSR ``x`` stays so."""
+        graph, dtype = structure.graph, next(self.parameters()).dtype
         check_graph(graph, len(self.embeddings) or self.in_channels or None)
         if graph.get("edge_index") is None:
             raise InputError("a graph with edge_index", "one with adj_t only")
-        if self.config["edge_channels"]:
-            _check_edge_features(graph, self.config["edge_channels"])
-        if self.config["positional"] == "peg":
-            _encoding(graph, self.config["positional_channels"])
-        structure = Structure.of(graph)
-        return structure, _input_features(self, graph, structure)
+        x, attr, channels = graph.get("x"), graph.get("edge_attr"), self.config["edge_channels"]
+        if channels and (attr is None or attr.numel() != graph.num_edges * channels):
+            got = "none" if attr is None else list(attr.shape)
+            raise InputError(f"edge_attr of shape [{graph.num_edges}, {channels}]", got)
+        if self.in_channels and x is None:
+            raise InputError(f"graphs with features x of width {self.in_channels}", "none")
+        if len(self.embeddings):
+            x = _embed(x, self.embeddings)
+        elif self.in_channels:
+            x = as_dtype(x, dtype) if is_sparse(x) else x.to(dtype)
+        if self.config["positional"] is None:
+            return x  # type: ignore[no-any-return]
+        pe = _encoding(graph, self.config["positional_channels"]).to(dtype)
+        if self.training:  # the sign of an eigenvector means nothing
+            signs = torch.randint(0, 2, (structure.graphs, pe.size(1)), device=pe.device) * 2 - 1
+            pe = pe * signs[structure.batch]
+        if not self.in_channels:
+            return pe
+        return torch.cat([x.to_dense() if is_sparse(x) else x, pe], dim=-1)
 
     def _encode(self, h: Tensor) -> Tensor:
         return h if self.encoder is None else linear(h, self.encoder.weight, self.encoder.bias)
 
     def _layers(
-        self, h: Tensor, state: Tensor | None, structure: Structure, start: int, stop: int
+        self,
+        h: Tensor,
+        state: Tensor | None,
+        structure: Structure,
+        start: int,
+        stop: int,
+        mixed: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Layers ``start`` to ``stop - 1``; the output is what layer ``stop`` would read."""
+        """Layers ``start`` to ``stop - 1``; the output is what layer ``stop`` would read.
+
+        The map and operator of the first may have been applied (``mixed``). The virtual nodes'
+        state wakes after the first layer of the network and rests at the last.
+        """
         for i in range(start, stop):
-            h, state = self._with_state(self.layers[i](h, structure), state, structure, i)
+            layer: Any = self.layers[i]
+            h = layer.after(h) if mixed and i == start else layer(h, structure)
+            if self.virtual is not None and i < len(self.layers) - 1:
+                state = self.virtual(h, state, structure)
+                h = h + state[structure.batch]
         return h, state
 
-    def _with_state(
-        self, h: Tensor, state: Tensor | None, structure: Structure, layer: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """A layer's output with the virtual nodes' state, which wakes after the first layer and
-        rests at the last."""
-        if self.virtual is None or layer == len(self.layers) - 1:
-            return h, state
-        if layer == 0:
-            state = self.virtual.initial(structure.graphs * structure.copies)
-        else:
-            assert state is not None
-            state = self.virtual.update(h, state, structure.batch)
-        return h + state[structure.batch], state
+    def _run(
+        self,
+        h: Tensor,
+        state: Tensor | None,
+        structure: Structure,
+        start: int,
+        mixed: bool = False,
+    ) -> Tensor:
+        """Layers from ``start``, readout and head; ``h`` is what layer ``start`` reads.
 
-    def _run(self, h: Tensor, state: Tensor | None, structure: Structure, start: int) -> Tensor:
-        """Layers from ``start``, readout and head; ``h`` is what layer ``start`` reads."""
-        last = self.layers[-1]
-        if not self._can_fold(start):
-            h, _ = self._layers(h, state, structure, start, len(self.layers))
-            return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
-        h, _ = self._layers(h, state, structure, start, len(self.layers) - 1)
-        weight, bias = last.folded_into(self.head.first)  # type: ignore[operator]
-        return last.read(h, weight, structure).add_(bias)  # type: ignore[operator, no-any-return]
-
-    def _can_fold(self, start: int) -> bool:
-        """Whether the last layer and the head are one linear map, in evaluation mode."""
-        return (
-            not self.training
-            and not ForcedDropout.active()
-            and self.pool is None
-            and isinstance(self.layers[-1], GCNLayer)
-            and not self.head.is_deep
-            and start < len(self.layers)
-        )
+        A last GCN layer and a linear head are one map in evaluation mode, of fewer channels.
+        """
+        last, head, stop = self.layers[-1], self.head, len(self.layers)
+        evaluating = not (self.training or ForcedDropout.active() or (mixed and start == stop - 1))
+        linear_head = isinstance(head.rest, nn.Identity) and head.first is not None
+        if not (evaluating and linear_head and self.pool is None and isinstance(last, GCNLayer)):
+            h, _ = self._layers(h, state, structure, start, stop, mixed)
+            return head(self._pooled(h, structure))  # type: ignore[no-any-return]
+        h, _ = self._layers(h, state, structure, start, stop - 1, mixed)
+        weight, bias = last.folded_into(head.first)  # type: ignore[arg-type]
+        return last.read(h, weight, structure) + bias
 
     def _pooled(self, h: Tensor, structure: Structure) -> Tensor:
         if self.pool is None:
@@ -309,62 +302,29 @@ class GNN(nn.Module):
 # -- what it reads of a graph ---------------------------------------------------------------------
 
 
-def _input_features(net: GNN, graph: Data, structure: Structure) -> Tensor:
-    """What the first layer or encoder of a network reads ``[n, d]``; sparse CSR ``x`` stays so."""
-    dtype = next(net.parameters()).dtype
-    parts = []
-    if len(net.embeddings):
-        parts.append(_embed(graph.x, net.embeddings))
-    elif net.in_channels:
-        x = graph.get("x")
-        if x is None:
-            raise InputError(f"graphs with features x of width {net.in_channels}", "none")
-        if is_sparse(x) and net.width == net.in_channels:
-            return as_dtype(x, dtype)
-        parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
-    if net.config["positional"] == "laplacian":
-        pe = _encoding(graph, net.config["positional_channels"]).to(dtype)
-        if net.training:  # the sign of an eigenvector means nothing
-            signs = torch.randint(0, 2, (structure.graphs, pe.size(1)), device=pe.device) * 2 - 1
-            pe = pe * signs[structure.batch]
-        parts.append(pe)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
 def _encoding(graph: Data, channels: int) -> Tensor:
     """The encoding stored on a graph as ``pe``, ``[n, channels]``."""
     pe = graph.get("pe")
-    if pe is None or tuple(pe.shape) != (graph.num_nodes, channels):
+    fits = pe is not None and tuple(pe.shape) == (graph.num_nodes, channels)
+    if not fits or not (torch.compiler.is_compiling() or bool(pe.isfinite().all())):
         raise InputError(
-            f"graphs with an encoding pe of shape [{graph.num_nodes}, {channels}]",
-            "none" if pe is None else list(pe.shape),
+            f"graphs with a finite encoding pe of shape [{graph.num_nodes}, {channels}]",
+            "none" if pe is None else "NaN or infinite values" if fits else list(pe.shape),
             f"Apply torch_geometric.transforms.AddLaplacianEigenvectorPE({channels}, 'pe').",
         )
-    if not torch.compiler.is_compiling() and not bool(torch.isfinite(pe).all()):
-        raise InputError("finite encodings pe", "NaN or infinite values")
     return pe  # type: ignore[no-any-return]
 
 
 def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
+    """The sum of one embedding per column of integer categories."""
     if x.is_floating_point():
         raise InputError("integer categories in x", x.dtype, "Convert with .long().")
-    pairs: list[tuple[Tensor, Any]] = list(zip(x.unbind(dim=1), embeddings, strict=True))
-    for column, embedding in pairs if not exporting() else ():
-        low, high, count = int(column.min()), int(column.max()), embedding.num_embeddings
-        if low < 0 or high >= count:
-            raise InputError(f"categories from 0 to {count - 1}", f"{low} to {high}")
-    total: Tensor = reduce(add, [embedding(column) for column, embedding in pairs])
-    return total
-
-
-def _check_edge_features(graph: Data, channels: int) -> None:
-    """Raise where ``edge_attr`` has another width than the network was built for."""
-    attr = graph.get("edge_attr")
-    shape = None if attr is None else list(attr.shape if attr.dim() > 1 else [attr.numel(), 1])
-    if shape != [graph.edge_index.size(1), channels]:
-        raise InputError(
-            f"edge_attr of shape [{graph.edge_index.size(1)}, {channels}]", shape or "none"
-        )
+    counts: Any = [embedding.num_embeddings for embedding in embeddings]
+    if not exporting() and bool(((x < 0) | (x >= x.new_tensor(counts))).any()):
+        got = f"{x.amin(0).tolist()} to {x.amax(0).tolist()}"
+        raise InputError(f"categories from 0 to below {counts} in the columns of x", got)
+    pairs = zip(embeddings, x.unbind(dim=1), strict=True)
+    return torch.stack([embedding(column) for embedding, column in pairs]).sum(dim=0)
 
 
 _CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain

@@ -13,7 +13,7 @@ Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
 Task = Literal["node", "graph"]
 Readout = Literal["mean", "sum", "max", "attention"]
 HeadKind = Literal["linear", "mlp"]
-Positional = Literal["laplacian", "peg"]
+Positional = Literal["laplacian"]
 ChainPoint = int | Literal["input", "readout"]
 
 _CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
@@ -30,27 +30,23 @@ def check_sizes(config: dict[str, Any]) -> None:
 
 def check_settings(config: dict[str, Any]) -> None:
     """Raise `InputError` for constructor arguments that make no network."""
+    conv, virtual = config["conv"], config["virtual_node"]
     for name, kinds in _CHOICES.items():
         if config[name] not in get_args(kinds):
             raise InputError(f"{name} one of {', '.join(get_args(kinds))}", repr(config[name]))
     if config["positional"] not in (None, *get_args(Positional)):
-        raise InputError("positional None, 'laplacian' or 'peg'", repr(config["positional"]))
+        raise InputError("positional None or 'laplacian'", repr(config["positional"]))
     check_sizes(config)
-    if config["in_channels"] < (config["positional"] != "laplacian"):
+    if config["in_channels"] < (config["positional"] is None):
         raise InputError("in_channels >= 1 (0 only with positional='laplacian')", 0)
-    if config["conv"] == "pna" and config["degree"] is None:
-        raise InputError(
-            "degree= for conv='pna', the histogram of training degrees",
-            "none",
-            "Compute it with torch_geometric.nn.PNAConv.get_degree_histogram(loader).",
-        )
-    if config["virtual_node"] and config["task"] == "node":
-        raise InputError("virtual_node=True with task='graph' only", "task='node'")
-    if config["virtual_node"] and config["num_layers"] < 3:
-        raise InputError("num_layers >= 3 with a virtual node", config["num_layers"])
-    if config["edge_channels"] and config["conv"] in ("gcn", "gin"):
-        raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(config["conv"]))
-    if config["conv"] == "gps" and config["hidden_channels"] % config["heads"]:
-        raise InputError(
-            f"hidden_channels divisible by heads={config['heads']}", config["hidden_channels"]
-        )
+    if conv == "pna" and config["degree"] is None:
+        do = "Compute it with torch_geometric.nn.PNAConv.get_degree_histogram(loader)."
+        raise InputError("degree= for conv='pna', the histogram of training degrees", "none", do)
+    if virtual and (config["task"] == "node" or config["num_layers"] < 3):
+        got = f"task={config['task']!r}, num_layers={config['num_layers']}"
+        raise InputError("a virtual node with task='graph' and num_layers >= 3", got)
+    if config["edge_channels"] and conv in ("gcn", "gin"):
+        raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(conv))
+    if conv == "gps" and config["hidden_channels"] % config["heads"]:
+        wanted = f"hidden_channels divisible by heads={config['heads']}"
+        raise InputError(wanted, config["hidden_channels"])

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gduq._io import atomic_path
+from gduq._torch import exporting
 from gduq.errors import InputError
-from gduq.prediction import checks, mixture
+from gduq.graphs import Graph
+from gduq.prediction import mixture
 
 if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Discrete", "Prediction"]
+__all__ = ["Discrete", "Prediction", "RowChoice", "check_nodes", "row_index"]
+
+RowChoice = Tensor | slice | Sequence[int]
 
 _PER_ROW = ("target", "features", "novelty", "nodes")
 _KINDS: dict[str, type[Prediction]] = {}
@@ -50,6 +55,7 @@ class Prediction(ABC):
         def epistemic(self) -> Tensor: ...
 
     kind: ClassVar[str]
+    outputs: ClassVar[str]  # what samples are
     metrics: ClassVar[tuple[str, ...]]  # all that `gduq.evaluate` measures, as in `gduq.metrics`
     summary: ClassVar[tuple[str, ...]]  # those that are shown first
     calibrator: ClassVar[str]  # the default of `gduq.calibration.METHODS`
@@ -73,20 +79,28 @@ class Prediction(ABC):
             _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        self._set("samples", self._checked_samples(torch.as_tensor(self.samples).detach()))
+        self._set("samples", self._checked_samples(as_outputs(self.samples, self.outputs)))
         count, rows = self.samples.shape[:2]
         if self.target is not None:
-            self._set("target", self._checked_target(torch.as_tensor(self.target), rows))
-        self._set("names", checks.as_names(self.names, self.width, f"names of {self.kind}"))
+            self._set("target", self._checked_target(torch.as_tensor(self.target)))
+        self._set("names", tuple(str(name) for name in ([] if self.names is None else self.names)))
+        if self.names and (len(self.names) != self.width or len({*self.names}) != self.width):
+            raise InputError(f"{self.width} different names of {self.kind}", list(self.names))
         if self.features is not None:
-            self._set("features", checks.as_features(self.features, rows))
+            features = _precise(self.features)
+            self._set("features", _checked_shape("features", features, rows, dims=2))
         if self.weights is not None:
-            weights = checks.as_weights(self.weights, count)
-            self._set("weights", weights.to(self.samples.device))
+            self._set("weights", _as_weights(self.weights, count).to(self.samples.device))
         if self.novelty is not None:
-            self._set("novelty", checks.as_novelty(self.novelty, rows))
+            novelty = _checked_shape("novelty", _precise(self.novelty), rows)
+            if not bool(((novelty >= 0) & (novelty <= 1)).all()):
+                raise InputError("novelty from 0 to 1", "values outside, or NaN")
+            self._set("novelty", novelty)
         if self.nodes is not None:
-            self._set("nodes", checks.as_nodes(self.nodes, rows))
+            nodes = _checked_shape("nodes", torch.as_tensor(self.nodes), rows)
+            if nodes.dtype != torch.int64:
+                raise InputError("node numbers, one per row", nodes.dtype)
+            self._set("nodes", nodes)
         if self.calibrated not in (None, "shifted", "clean"):
             raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
 
@@ -95,41 +109,43 @@ class Prediction(ABC):
 
     # -- what a kind says ----------------------------------------------------------------------
 
-    @abstractmethod
     def _checked_samples(self, samples: Tensor) -> Tensor:
         """Samples ``[K, m, O]`` in one form; raises for what does not fit."""
+        return samples
 
     @abstractmethod
-    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
-        """The truth of so many rows in one form; raises for what does not fit."""
+    def _checked_target(self, target: Tensor) -> Tensor:
+        """The truth in one form; raises for what does not fit."""
+
+    @abstractmethod
+    def _columns(self) -> dict[str, Any]:
+        """The columns of `to_pandas`: tensors or arrays by name."""
 
     @property
-    @abstractmethod
     def width(self) -> int:
         """How many classes, labels or values there are."""
+        return self.samples.size(2)
 
     @property
     def size(self) -> str:
         """The same in words: ``"3 classes"``."""
         return f"{self.width} {self.kind if self.width != 1 else self.kind[:-1]}"
 
+    def column(self, t: int) -> Prediction:
+        """Label or value number ``t`` alone."""
+        raise NotImplementedError
+
     def parts(self) -> dict[str, Prediction]:
         """What is looked at one by one, by name: every label, as a task of two classes on the rows
         whose label is known, or every value. Classes, one label and one value are ``{"": part}``.
         """
-        return {"": self}
-
-    def _part_names(self) -> tuple[str, ...]:
         numbers = tuple(str(t) for t in range(self.width))
-        return (self.names or numbers) if self.width > 1 else ("",)
+        names = (self.names or numbers) if self.width > 1 else ("",)
+        return {name: self.column(t) for t, name in enumerate(names)}
 
-    @abstractmethod
-    def _columns(self) -> dict[str, Any]:
-        """The columns of `to_pandas`: tensors or arrays by name."""
-
-    def columns(self) -> dict[str, list[Any]]:
-        """What `to_pandas` holds, as lists."""
-        return {name: values.tolist() for name, values in self._columns().items()}
+    def row_mean(self, values: Tensor) -> Tensor:
+        """One number per row ``[m]`` of ``[m]`` or ``[m, n]``: the mean."""
+        return values if values.dim() == 1 else values.mean(dim=1)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -151,10 +167,6 @@ class Prediction(ABC):
         """The class of predictions about ``"classes"``, ``"labels"`` or ``"values"``."""
         return _KINDS[kind]
 
-    def row_mean(self, values: Tensor) -> Tensor:
-        """One number per row ``[m]`` of ``[m]`` or ``[m, n]``: the mean."""
-        return values if values.dim() == 1 else values.mean(dim=1)
-
     def require_target(self) -> Tensor:
         """The targets, or an error that says they are missing."""
         if self.target is None:
@@ -167,7 +179,7 @@ class Prediction(ABC):
         """The same rows and weights with other samples ``[K, m, O]``."""
         return replace(self, samples=samples)
 
-    def __getitem__(self, rows: Tensor | slice | Sequence[int] | int) -> Self:
+    def __getitem__(self, rows: RowChoice | int) -> Self:
         """Some rows, by mask, slice, indices or number; of the same kind, for one row too."""
         index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
         if isinstance(index, Tensor):
@@ -193,23 +205,25 @@ class Prediction(ABC):
         """
         if not parts:
             raise InputError("at least one prediction", "none")
-        if len(kinds := {type(p).__name__ for p in parts}) > 1:
-            raise InputError("predictions of one kind", ", ".join(sorted(kinds)))
-        shapes = sorted({(p.num_samples, p.samples.size(2)) for p in parts})
-        if len(shapes) > 1:
-            raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
+        kinds = sorted({(type(p).__name__, p.num_samples, p.samples.size(2)) for p in parts})
+        if len(kinds) > 1:
+            raise InputError("predictions of one kind with equal K and C", kinds)
         joined: dict[str, Any] = {"samples": torch.cat([p.samples for p in parts], dim=1)}
         for name in (f.name for f in fields(parts[0]) if f.name != "samples"):
             found = [getattr(p, name) for p in parts]
             if name in _PER_ROW:
                 joined[name] = None if any(x is None for x in found) else torch.cat(found)
-            elif len({_comparable(value) for value in found}) > 1:
+            elif len({str(x.tolist() if isinstance(x, Tensor) else x) for x in found}) > 1:
                 if name != "calibrated":
-                    raise InputError(f"parts with equal {name.replace('_', ' ')}", "different ones")
+                    raise InputError(f"parts with equal {name}", "different ones")
                 joined[name] = None
         return replace(parts[0], **joined)
 
     # -- out -----------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, list[Any]]:
+        """What `to_pandas` holds, as lists."""
+        return {name: values.tolist() for name, values in self._columns().items()}
 
     def to_pandas(self) -> pd.DataFrame:
         """One line per row, with everything that is said of it.
@@ -223,10 +237,13 @@ class Prediction(ABC):
         found = (first | self._columns()).items()
         return pd.DataFrame({k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in found})
 
-    def to_parquet(self, path: str | Path) -> None:
-        """Write `to_pandas` as a parquet file."""
-        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-            self.to_pandas().to_parquet(file, index=False)
+    def _per_part(self, ends: Sequence[str], found: dict[str, Tensor]) -> dict[str, Any]:
+        """Columns of every label or value, whose names end so, and of the row."""
+        if self.target is not None:
+            found = found | {"target": self.target}
+        wide = {name: values.view(len(self), -1) for name, values in found.items()}
+        columns = {f"{k}{end}": v[:, t] for t, end in enumerate(ends) for k, v in wide.items()}
+        return columns | ({} if self.novelty is None else {"novelty": self.novelty})
 
     def to_npz(self, path: str | Path) -> None:
         """Write everything this was made from; `from_npz` reads it back."""
@@ -242,9 +259,8 @@ class Prediction(ABC):
     @classmethod
     def from_npz(cls, path: str | Path) -> Any:
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
-        bad = InputError(
-            "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
-        )
+        got = f"{path}, which is none, or damaged"
+        bad = InputError("a file that Prediction.to_npz wrote", got)
         if Path(path).exists() and not Path(path).is_file():
             raise bad
         raw = Path(path).read_bytes()
@@ -253,9 +269,7 @@ class Prediction(ABC):
                 arrays = {name: file[name] for name in file}
             kind = _KINDS[str(arrays.pop("kind", "classes"))]
             known = {f.name for f in fields(kind)}
-            given = {k: _read(k, v) for k, v in arrays.items() if k in known}
-            if "samples" not in given:
-                raise InputError("an npz file with an array 'samples'", sorted(arrays))
+            given: dict[str, Any] = {k: _read(k, v) for k, v in arrays.items() if k in known}
             found = kind(**given)
             found.to_pandas()  # all that is said of a row can be said
             return found
@@ -265,15 +279,87 @@ class Prediction(ABC):
             raise bad from None
 
 
-def _comparable(value: Any) -> Any:
-    return tuple(value.flatten().tolist()) if isinstance(value, Tensor) else value
-
-
-def _read(name: str, array: np.ndarray[Any, Any]) -> Any:
+def _read(name: str, array: NDArray[Any]) -> Tensor | str | tuple[str, ...]:
     """A tensor, a text or a tuple of texts, as an array of the file holds it."""
     if array.dtype.kind != "U" or name in ("samples", *_PER_ROW):
         return torch.from_numpy(array)
     return tuple(array.tolist()) if array.ndim else str(array)
+
+
+def as_outputs(given: Tensor, what: str) -> Tensor:
+    """Finite outputs ``[K, m, O]`` in single or double precision; ``what`` describes them."""
+    samples = torch.as_tensor(given).detach()
+    if samples.dim() == 2:
+        samples = samples.unsqueeze(0)
+    if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
+        raise InputError(f"{what} of shape [K, m, O] or [m, O] with K, O >= 1", list(samples.shape))
+    if not samples.is_floating_point():
+        raise InputError(f"floating-point {what}", samples.dtype, "Convert with .float().")
+    if not exporting() and not torch.isfinite(samples).all():
+        raise InputError(
+            f"finite {what}",
+            f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
+            "Look for NaN in the input features; else train with a lower learning rate.",
+        )
+    return _precise(samples)
+
+
+def _precise(values: Tensor) -> Tensor:
+    """Half floats become single; integers too."""
+    values = torch.as_tensor(values).detach()
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _checked_shape(name: str, values: Tensor, rows: int, dims: int = 1) -> Tensor:
+    if values.dim() != dims or values.size(0) != rows:
+        shape = f"[{rows}{', d' * (dims - 1)}]"
+        raise InputError(f"{name} of shape {shape}, one per row", list(values.shape))
+    return values
+
+
+def _as_weights(given: Tensor, count: int) -> Tensor:
+    """Weights ``[K]`` in float64 that sum to 1, as they are if they do so but for rounding."""
+    weights = _checked_shape("weights", torch.as_tensor(given).detach().double(), count)
+    if exporting():
+        return weights
+    total = float(weights.sum())
+    if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
+        raise InputError("weights of at least 0 that sum to 1", weights.tolist())
+    return weights if abs(total - 1.0) < 1e-12 else weights / total
+
+
+def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
+    """Rows as a mask, slice or index tensor that fits ``length`` rows.
+
+    Example:
+        >>> row_index([0, 2], length=3)
+        tensor([0, 2])
+    """
+    if rows is None or isinstance(rows, slice):
+        return rows or slice(None)
+    index = torch.as_tensor(rows).cpu()
+    if index.dtype == torch.bool:
+        if index.shape != (length,):
+            raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
+        return index
+    if index.is_floating_point() and index.numel():
+        raise InputError("rows as a mask, a slice or integers", index.dtype)
+    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, -1)
+    if not -length <= low or high >= length:
+        raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
+    return index.long()
+
+
+def check_nodes(graph: Graph | None, p: Prediction, name: str) -> Graph:
+    """The graph of a method for nodes, when it is there and ``p`` is about all its nodes."""
+    if graph is None:
+        do = f"Pass {name}(graph=data), or bind a restored one with .on(data)."
+        raise InputError(f"a graph for {name}", "none", do)
+    if len(p) != graph.num_nodes:
+        wanted = f"a prediction for each of the {graph.num_nodes} nodes of the graph"
+        do = f"Predict all nodes and choose with rows=; {name} is for node tasks."
+        raise InputError(wanted, f"{len(p)} rows", do)
+    return graph
 
 
 class Discrete(Prediction):
@@ -281,6 +367,8 @@ class Discrete(Prediction):
 
     Differences of entropies are taken in float64.
     """
+
+    outputs: ClassVar[str] = "logits"
 
     @property
     @abstractmethod

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
-from gduq.prediction import checks, mixture
-from gduq.prediction.base import Discrete
+from gduq.prediction import mixture
+from gduq.prediction.base import Discrete, Prediction
+from gduq.prediction.mixture import Part, best_temperature
 from gduq.prediction.target import Target, TargetSample
-from gduq.prediction.temperature import Part, best_temperature
 
 __all__ = ["RESCALING_RULES", "ClassPrediction", "ClassWeights", "Classes", "Rule"]
 
@@ -90,19 +90,18 @@ class ClassPrediction(Discrete):
             self._set("threshold", float(self.threshold))
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
-        return checks.as_samples(samples)
+        return two_logits(samples) if samples.size(2) == 1 else samples
 
-    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
-        return checks.as_labels(target, rows, self.num_classes)
-
-    @property
-    def width(self) -> int:
-        return self.num_classes
+    def _checked_target(self, target: Tensor) -> Tensor:
+        return as_labels(target, len(self), self.num_classes)
 
     @property
     def num_classes(self) -> int:
         """C, the number of classes (2 for a one-logit task)."""
-        return self.samples.size(2)
+        return self.width
+
+    def parts(self) -> dict[str, Prediction]:
+        return {"": self}
 
     # -- what follows from the samples ---------------------------------------------------------
 
@@ -196,13 +195,12 @@ class ClassPrediction(Discrete):
         columns: dict[str, Any] = {"label": self.label}
         if self.names:
             columns["class"] = np.asarray(names, dtype=object)[self.label.cpu().numpy()]
-        for name in ("confidence", "entropy", "aleatoric", "epistemic"):
+        for name in ("confidence", "entropy", "aleatoric", "epistemic", "spread", "novelty"):
             columns[name] = getattr(self, name)
         columns["spread"] = self.spread.mean(dim=-1)
-        if self.novelty is not None:
-            columns["novelty"] = self.novelty
         columns |= {f"prob_{name}": self.probs[:, c] for c, name in enumerate(names)}
-        return columns | ({} if self.target is None else {"target": self.target})
+        columns["target"] = self.target
+        return {name: found for name, found in columns.items() if found is not None}
 
 
 @dataclass(frozen=True)
@@ -278,16 +276,7 @@ class Classes(Target):
         return places
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        labels = _integers(self.encode(y))
-        if labels.numel() and int(labels.min()) < 0:
-            raise InputError("class numbers from 0 up in y", int(labels.min()), _UNLABELLED)
-        if labels.numel() and int(labels.max()) >= self.num_classes:
-            raise InputError(
-                f"labels from 0 to {self.num_classes - 1} in {name}, one per class of the model",
-                f"labels up to {int(labels.max())}",
-                "Build the model with more out_channels, or renumber the classes.",
-            )
-        return labels
+        return as_labels(self.encode(y), len(y), self.num_classes)
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels, known = self.check(y, "val"), self.check(train, "train")
@@ -332,8 +321,28 @@ class Classes(Target):
         return ClassPrediction(samples, y, self.names or (), **more)
 
     def _logits(self, outputs: Tensor) -> Tensor:
-        """Logits ``[..., C]``; a single one stands for ``(0, z)``."""
-        return torch.cat([torch.zeros_like(outputs), outputs], -1) if self.one_logit else outputs
+        return two_logits(outputs) if self.one_logit else outputs
+
+
+def two_logits(one: Tensor) -> Tensor:
+    """Logits ``[..., 2]`` of no and yes, from that of yes ``[..., 1]``: ``(0, z)``."""
+    return torch.cat([torch.zeros_like(one), one], dim=-1)
+
+
+def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
+    """Integer labels ``[m]``.
+
+    Example:
+        >>> as_labels(torch.tensor([[0.0], [1.0]]), rows=2, classes=2)
+        tensor([0, 1])
+    """
+    labels = _integers(torch.as_tensor(target))
+    if len(labels) != rows:
+        raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
+    if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        got = f"{int(labels.min())} to {int(labels.max())}"
+        raise InputError(f"labels from 0 to {classes - 1}", got, _UNLABELLED)
+    return labels
 
 
 def _of_class(values: Tensor, y: Tensor) -> Tensor:

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction import checks
-from gduq.prediction.base import Discrete, Prediction
-from gduq.prediction.classes import ClassPrediction
+from gduq.prediction.base import Discrete
+from gduq.prediction.classes import ClassPrediction, two_logits
+from gduq.prediction.mixture import Part, best_temperature
 from gduq.prediction.target import Target, TargetSample, log_mean
-from gduq.prediction.temperature import Part, best_temperature
 
 __all__ = ["LabelPrediction", "Labels"]
 
@@ -75,28 +74,16 @@ class LabelPrediction(Discrete):
                 )
             self._set("thresholds", given)
 
-    def _checked_samples(self, samples: Tensor) -> Tensor:
-        return checks.as_outputs(samples, "logits of shape [K, m, T]")
-
-    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
-        if target.dim() == 1 and self.num_labels == 1:
-            target = target.unsqueeze(1)
-        if target.shape != (rows, self.num_labels):
-            wanted = [rows, self.num_labels]
-            raise InputError(f"labels of shape {wanted}, one per logit", list(target.shape))
-        values = target.to(self.samples.dtype)
-        if not bool(((values == 0) | (values == 1) | values.isnan()).all()):
-            raise InputError("labels 0, 1 or NaN (unknown)", "other numbers")
-        return values
-
-    @property
-    def width(self) -> int:
-        return self.num_labels
+    def _checked_target(self, target: Tensor) -> Tensor:
+        labels = _entries(target, "the targets", self.num_labels).to(self.samples.dtype)
+        if len(labels) != len(self):
+            raise InputError(f"labels of {len(self)} rows", len(labels))
+        return labels
 
     @property
     def num_labels(self) -> int:
         """T, the number of labels per row."""
-        return self.samples.size(2)
+        return self.width
 
     @property
     def known(self) -> Tensor:
@@ -106,8 +93,7 @@ class LabelPrediction(Discrete):
     @cached_property
     def _choices(self) -> Tensor:
         """Logits of "no" and "yes" ``[K, m T, 2]``: every label as a row of two classes."""
-        flat = self.samples.flatten(1)
-        return torch.stack([torch.zeros_like(flat), flat], dim=-1)
+        return two_logits(self.samples.flatten(1).unsqueeze(-1))
 
     def _out(self, values: Tensor) -> Tensor:
         return values.view(self.samples.shape[1:]).to(self.samples.dtype)
@@ -128,9 +114,6 @@ class LabelPrediction(Discrete):
         given = None if thresholds is None else torch.as_tensor(thresholds)
         return replace(self, thresholds=given)
 
-    def parts(self) -> dict[str, Prediction]:
-        return {name: self.column(t) for t, name in enumerate(self._part_names())}
-
     def column(self, t: int) -> ClassPrediction:
         """Label number ``t`` with its threshold as a task of two classes; of the rows whose label
         is known, where there are targets."""
@@ -147,18 +130,10 @@ class LabelPrediction(Discrete):
             calibrated=self.calibrated,
         )
 
-    def _columns(self) -> dict[str, Tensor]:
-        columns: dict[str, Tensor] = {}
-        for t, name in enumerate(self.names or range(self.num_labels)):
-            columns |= {
-                f"prob_{name}": self.probs[:, t],
-                f"label_{name}": self.label[:, t].long(),
-                f"aleatoric_{name}": self.aleatoric[:, t],
-                f"epistemic_{name}": self.epistemic[:, t],
-            }
-            if self.target is not None:
-                columns[f"target_{name}"] = self.target[:, t]
-        return columns | ({} if self.novelty is None else {"novelty": self.novelty})
+    def _columns(self) -> dict[str, Any]:
+        found = {"prob": self.probs, "label": self.label.long(), "aleatoric": self.aleatoric}
+        ends = [f"_{name}" for name in self.names or range(self.num_labels)]
+        return self._per_part(ends, found | {"epistemic": self.epistemic})
 
 
 @dataclass(frozen=True)
@@ -237,13 +212,7 @@ class Labels(Target):
         return replace(self, rates=tuple(rates.tolist()))
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        labels = _entries(y, name)
-        if labels.size(1) != self.num_labels:
-            raise InputError(
-                f"{self.num_labels} labels per row in {name}, as the model was trained with",
-                labels.size(1),
-            )
-        return labels
+        return _entries(y, name, self.num_labels)
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels = self.check(y, "val")
@@ -296,9 +265,7 @@ class Labels(Target):
         flat = []
         for samples, y, share in parts:
             known = ~y.isnan()
-            chosen = samples[:, known]  # [K, entries]
-            pairs = torch.stack([torch.zeros_like(chosen), chosen], dim=-1)
-            flat.append((pairs, y[known].long(), share))
+            flat.append((two_logits(samples[:, known].unsqueeze(-1)), y[known].long(), share))
         return best_temperature(flat, weights)
 
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
@@ -312,11 +279,11 @@ def _over_known(found: Tensor, y: Tensor) -> Tensor:
     return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
 
 
-def _entries(y: Tensor, name: str) -> Tensor:
+def _entries(y: Tensor, name: str, width: int | None = None) -> Tensor:
     """Labels ``[m, T]`` of 0, 1 and NaN, as floats."""
     labels = y.unsqueeze(1) if y.dim() == 1 else y
-    if labels.dim() != 2:
-        raise InputError(f"y of shape [m, T] in {name}", list(y.shape))
+    if labels.dim() != 2 or width not in (None, labels.size(1)):
+        raise InputError(f"y of shape [m, {width or 'T'}] in {name}", list(y.shape))
     labels = labels if labels.is_floating_point() else labels.to(torch.get_default_dtype())
     if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
         raise InputError(f"labels 0, 1 or NaN (unknown) in {name}", "other numbers")

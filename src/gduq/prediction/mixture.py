@@ -1,25 +1,35 @@
-"""The mixture of K hypotheses about classes: its probabilities and what they disagree about.
+"""The mixture of K hypotheses: its probabilities, what they disagree about, its temperature.
 
-Everything is computed in float64, some rows at a time, and added up hypothesis by hypothesis: a row
-gets the same number, bit by bit, alone and in any batch.
+Sums over hypotheses are taken one by one in float64: a row gets the same number, bit by bit, alone
+and in any batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from gduq._torch import exporting
+from gduq.errors import InputError
 
-__all__ = ["deviation", "disagreement", "log_mixture", "match", "weighted_mean", "weights_of"]
+__all__ = [
+    "Part", "best_temperature", "deviation", "disagreement", "fit_temperature", "log_mixture",
+    "match", "weighted_mean", "weights_of",
+]  # fmt: skip
+
+Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n, ...], weight of the part
 
 _ROUNDS = 40  # of matrix scaling; hypotheses that nearly agree need three or four
 _CLOSE = 1e-10  # largest relative error of a probability that counts as none
 _TINY = 1e-300
-_BLOCK = 1 << 20  # numbers scaled at once
-_CACHED = 1 << 17  # numbers that stay in the processor's cache
+_COOLEST, _HOTTEST = 0.01, 100.0
+_GRID = 33  # temperatures tried first, each a third above the last
+_FEW = 1000  # rows that these look at
 
 
 def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
@@ -40,20 +50,13 @@ def log_mixture(samples: Tensor, weights: Tensor | None = None) -> Tensor:
         >>> log_mixture(torch.tensor([[[0.0, 0.0]], [[99.0, 0.0]]])).exp()
         tensor([[0.7500, 0.2500]], dtype=torch.float64)
     """
-    if exporting():  # where neither rows nor weights are numbers yet
-        logs = samples.double().log_softmax(dim=-1)
-        return (logs + weights_of(samples, weights).log().view(-1, 1, 1)).logsumexp(dim=0)
-    mixed = samples.new_empty(samples.shape[1:], dtype=torch.float64)
-    for part, share, logs in _blocks(samples, weights):
-        top = logs.amax(dim=0)
-        if len(share) > 1:
-            total, whole = torch.zeros_like(top), 0.0
-            for weight, log in zip(share, logs, strict=True):
-                total += weight * (log - top).exp_()
-                whole += weight  # added up as the total is: equal hypotheses give exactly 1
-            top += total.div_(whole).log_()
-        mixed[part] = top
-    return mixed
+    (whole, top), *others = _hypotheses(samples, weights)
+    total = torch.full_like(top, 1.0) * whole
+    for weight, log in others:
+        high = torch.maximum(top, log)
+        total = total * (top - high).exp_() + weight * (log - high).exp_()
+        whole, top = whole + weight, high  # summed as the total: equal hypotheses give exactly 1
+    return top + (total / whole).log_() if others else top
 
 
 def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -67,15 +70,18 @@ def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) 
         >>> disagreement(samples, log_mixture(samples))  # log 2: all that can be
         tensor([0.6931], dtype=torch.float64)
     """
-    if exporting():
-        logs = samples.double().log_softmax(dim=-1)
-        apart = (logs.exp() * (logs - mixed)).sum(dim=-1)
-        return weighted_mean(apart, weights).clamp_min(0.0)
-    found = mixed.new_zeros(mixed.size(0))
-    for part, share, logs in _blocks(samples, weights):
-        for weight, log in zip(share, logs, strict=True):
-            found[part] += weight * (log.exp() * (log - mixed[part])).sum(dim=-1)
-    return found.clamp_min_(0.0)
+    found = torch.zeros_like(mixed[:, 0])
+    for weight, log in _hypotheses(samples, weights):
+        found = found + weight * (log.exp() * (log - mixed)).sum(dim=-1)
+    return found.clamp_min(0.0)
+
+
+def _hypotheses(samples: Tensor, weights: Tensor | None) -> Iterator[tuple[Tensor | float, Tensor]]:
+    """The weights above 0, and the log-probabilities ``[m, C]`` that they belong to."""
+    share = weights_of(samples, weights)
+    for weight, logits in zip(share if exporting() else share.tolist(), samples, strict=True):
+        if exporting() or weight > 0:  # in a program that is recorded, weights are no numbers yet
+            yield weight, logits.log_softmax(dim=-1, dtype=torch.float64)
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -115,23 +121,10 @@ def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Ten
         >>> log_mixture(match(samples, torch.tensor([[0.25, 0.75]]).log())).exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    wanted = wanted.double()
+    wanted, mixed = wanted.double(), log_mixture(samples, weights)
     if samples.size(0) == 1:
         return wanted.unsqueeze(0)
-    mixed = log_mixture(samples, weights)
-    logs = samples.double().log_softmax(dim=-1)
-    if exporting():
-        return _scaled(logs, mixed, wanted, weights_of(logs, weights))
-    far = ((wanted - mixed).abs() > _CLOSE).any(dim=-1)
-    rows = torch.nonzero(far).flatten()
-    for part in rows.split(max(1, _BLOCK // (logs.size(0) * logs.size(2)))):
-        share = weights_of(logs, weights)
-        logs[:, part] = _scaled(logs[:, part], mixed[part], wanted[part], share)
-    return logs
-
-
-def _scaled(logs: Tensor, mixed: Tensor, wanted: Tensor, share: Tensor) -> Tensor:
-    """Matrix scaling, and what is left after some rounds."""
+    logs, share = samples.double().log_softmax(dim=-1), weights_of(samples, weights)
     ratio = (logs - mixed).exp_().transpose(0, 1).contiguous()  # [m, K, C], at most 1 / share
     goal, scale = wanted.exp().clamp_min_(_TINY), mixed.exp().clamp_min_(_TINY)
     for _ in range(_ROUNDS):
@@ -141,24 +134,89 @@ def _scaled(logs: Tensor, mixed: Tensor, wanted: Tensor, share: Tensor) -> Tenso
         if not exporting() and bool(((found / goal - 1.0).abs() <= _CLOSE).all()):
             break
     moved = (logs - mixed + scale.log()).log_softmax(dim=-1)
-    return _blended(moved, wanted, log_mixture(moved, share))
+    # the share that hypotheses may keep, and the rest for what their mixture still lacks
+    reached = log_mixture(moved, share)
+    kept = (wanted - reached).amin(dim=-1, keepdim=True).exp().clamp(max=1.0)
+    lacking = (wanted.exp() - kept * reached.exp()).clamp_min(0.0)
+    blended = (kept * moved.exp() + lacking).clamp_min(_TINY).log().log_softmax(dim=-1)
+    missed = ((wanted - reached).abs() > 10 * _CLOSE).any(dim=-1, keepdim=True)
+    far = ((wanted - mixed).abs() > _CLOSE).any(dim=-1, keepdim=True)
+    return torch.where(far, torch.where(missed, blended, moved), logs)
 
 
-def _blended(logs: Tensor, wanted: Tensor, mixed: Tensor) -> Tensor:
-    """The share that hypotheses may keep, and the rest for what their mixture lacks."""
-    gap = wanted - mixed
-    kept = gap.amin(dim=-1, keepdim=True).exp().clamp(max=1.0)
-    lacking = (wanted.exp() - kept * mixed.exp()).clamp_min(0.0)
-    blended = (kept * logs.exp() + lacking).clamp_min(_TINY).log().log_softmax(dim=-1)
-    return torch.where((gap.abs() > 10 * _CLOSE).any(dim=-1, keepdim=True), blended, logs)
+def fit_temperature(
+    parts: Sequence[Part],
+    loss: Callable[[Sequence[Part], float], float],
+    prior: Callable[[Sequence[Part], float], float] | None = None,
+) -> float:
+    """The temperature from 0.01 to 100 with the lowest loss; 1 where it makes no difference.
+
+    For several hypotheses there may be several valleys: a grid on some of the rows finds the
+    deepest, SciPy its bottom.
+
+    Args:
+        parts: Samples, truth and weight of every set of rows.
+        loss: Of such parts, in float64, at a temperature.
+        prior: The loss of one more row of average weight, which a few rows are held against.
+    """
+    parts = [(s.double(), y, weight) for s, y, weight in parts if weight > 0.0]
+    if not parts or any(len(y) == 0 for _, y, _ in parts):
+        raise InputError("parts with at least one row and a weight above 0", "none, or empty ones")
+    total = sum(weight for *_, weight in parts)
+    extra = total / sum(weight * len(y) / total for _, y, weight in parts)
+    step = math.ceil(sum(len(y) for _, y, _ in parts) / _FEW)
+    few = [(samples[:, ::step], y[::step], weight) for samples, y, weight in parts]
+
+    def at(log: float, parts: Sequence[Part] = parts) -> float:
+        value = math.exp(log)
+        return loss(parts, value) + (0.0 if prior is None else extra * prior(parts, value))
+
+    grid = np.linspace(math.log(_COOLEST), math.log(_HOTTEST), _GRID)
+    tried = np.array([at(log, few) for log in grid])
+    good = np.flatnonzero(tried <= tried.min() + 1e-12 * max(1.0, abs(tried.min())))
+    if len(good) == _GRID:
+        return 1.0
+    best = good[np.abs(grid[good]).argmin()]  # of equal ones the nearest to T = 1
+    ends = float(grid[max(best - 2, 0)]), float(grid[min(best + 2, _GRID - 1)])
+    found = minimize_scalar(at, bounds=ends, method="bounded", options={"xatol": 1e-8})
+    log = min((float(found.x), *ends), key=at)
+    return min(max(math.exp(log), _COOLEST), _HOTTEST)
 
 
-def _blocks(samples: Tensor, weights: Tensor | None) -> Iterator[tuple[slice, list[float], Tensor]]:
-    """Some rows, the weights above 0, and the log-probabilities ``[K, rows, C]`` they belong to."""
-    share = weights_of(samples, weights)
-    if not bool((share > 0).all()):
-        samples, share = samples[share > 0], share[share > 0]
-    rows = max(1, _CACHED // (samples.size(0) * samples.size(2)))
-    for start in range(0, samples.size(1), rows):
-        part = slice(start, start + rows)
-        yield part, share.tolist(), samples[:, part].log_softmax(dim=-1, dtype=torch.float64)
+def best_temperature(parts: Sequence[Part], weights: Tensor | None = None) -> float:
+    r"""The temperature with the lowest NLL of a mixture over classes, from 0.01 to 100.
+
+    .. math:: \min_T \sum_j v_j \,\frac{1}{n_j} \sum_{i} -\log \sum_k w_k\,
+        \mathrm{softmax}(s_{ki} / T)_{y_i}
+
+    Rows that are all right say :math:`T \to 0`, and the first wrong row met later costs without
+    limit. So a T below 1 is found with a row of even target among them, and is at most 1.
+
+    Args:
+        parts: Logits ``[K, n, C]``, labels ``[n]`` and weight of every set of rows.
+        weights: Of the K hypotheses; ``None`` for equal ones.
+
+    Example:
+        >>> z = torch.tensor([[[4.0, 0.0]] * 4])  # sure of class 0, right three times of four
+        >>> round(best_temperature([(z, torch.tensor([0, 0, 0, 1]), 1.0)]), 3)
+        3.641
+    """
+
+    def loss(parts: Sequence[Part], temperature: float) -> float:
+        found = 0.0
+        for samples, y, weight in parts:
+            logs = (samples / temperature).log_softmax(dim=-1)  # [K, n, C]
+            chosen = logs.gather(2, y.expand(len(logs), -1).unsqueeze(2)).squeeze(2)
+            share = weights_of(samples, weights).log().unsqueeze(1)
+            found -= weight * float((chosen + share).logsumexp(dim=0).mean())
+        return found
+
+    def even(parts: Sequence[Part], temperature: float) -> float:
+        found = 0.0
+        for samples, _, weight in parts:
+            logs = (samples / temperature).log_softmax(dim=-1).mean(dim=2)
+            found -= weight * float((weights_of(samples, weights) @ logs).mean())
+        return found / sum(weight for *_, weight in parts)
+
+    found = fit_temperature(parts, loss)
+    return found if found >= 1.0 else min(1.0, fit_temperature(parts, loss, even))

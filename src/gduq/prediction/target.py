@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gduq.errors import InputError, first_flaw
 from gduq.prediction.base import Prediction
-from gduq.prediction.temperature import Part, fit_temperature
+from gduq.prediction.mixture import Part, fit_temperature
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,11 +13,9 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
-from gduq.prediction import checks, mixture
 from gduq.prediction.base import Prediction
-from gduq.prediction.mixture import weighted_mean
+from gduq.prediction.mixture import Part, fit_temperature, weighted_mean, weights_of
 from gduq.prediction.target import Target, TargetSample, log_mean
-from gduq.prediction.temperature import Part, extra_row, fit_temperature
 
 __all__ = ["ValuePrediction", "Values", "gaussian_nll", "quantile"]
 
@@ -58,6 +56,7 @@ class ValuePrediction(Prediction):
     """
 
     kind: ClassVar[str] = "values"
+    outputs: ClassVar[str] = "means and log-variances"
     metrics: ClassVar[tuple[str, ...]] = (
         "rmse", "mae", "r2", "nll", "crps", "coverage_50", "coverage_80", "coverage_90",
         "coverage_95", "width_50", "width_80", "width_90", "width_95", "miscalibration_area",
@@ -81,33 +80,25 @@ class ValuePrediction(Prediction):
             self._set("units", tuple(str(unit) for unit in units))
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
-        samples = checks.as_outputs(samples, "means and log-variances of shape [K, m, 2T]")
         if samples.size(2) % 2:
-            raise InputError(
-                "means and log-variances: an even number of columns",
-                list(samples.shape),
-                "Give T means, then T log-variances.",
-            )
+            wanted = "T means, then T log-variances: an even number of columns"
+            raise InputError(wanted, list(samples.shape))
         return samples
 
-    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
-        width = self.num_values
-        if target.numel() != rows * width or target.dim() > 2 or target.size(0) != rows:
-            wanted = [rows] if width == 1 else [rows, width]
-            raise InputError(f"true values of shape {wanted}", list(target.shape))
-        values = target.to(self.samples.dtype)
-        if not bool(torch.isfinite(values).all()):
-            raise InputError("finite true values", "NaN or infinite ones", "Leave those rows out.")
-        return self._shaped(values.view(rows, width))
+    def _checked_target(self, target: Tensor) -> Tensor:
+        values = _columns(target.to(self.samples.dtype), "the targets", self.num_values)
+        if len(values) != len(self):
+            raise InputError(f"true values of {len(self)} rows", len(values))
+        return self._out(values)
 
     @property
     def width(self) -> int:
-        return self.num_values
+        return self.samples.size(2) // 2
 
     @property
     def num_values(self) -> int:
         """T, the number of values per row."""
-        return self.samples.size(2) // 2
+        return self.width
 
     # -- mean and variances -------------------------------------------------------------------
 
@@ -151,9 +142,9 @@ class ValuePrediction(Prediction):
         """Mean, mean of the variances, variance of the means: each ``[m, T]`` in float64."""
         means = self.means.double()
         apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
-        centre = mixture.weighted_mean(apart, self.weights)
-        between = mixture.weighted_mean((apart - centre).square(), self.weights)
-        within = mixture.weighted_mean(self._variances, self.weights)
+        centre = weighted_mean(apart, self.weights)
+        between = weighted_mean((apart - centre).square(), self.weights)
+        within = weighted_mean(self._variances, self.weights)
         return means[0] + centre, within, between
 
     # -- the distribution ----------------------------------------------------------------------
@@ -161,13 +152,13 @@ class ValuePrediction(Prediction):
     def cdf(self, y: Tensor | float) -> Tensor:
         """The probability of a value of at most ``y``, which is a number or one entry per row."""
         z = (self._as_values(y) - self.means.double()) / self._variances.sqrt()
-        return self._out(mixture.weighted_mean(torch.special.ndtr(z), self.weights))
+        return self._out(weighted_mean(torch.special.ndtr(z), self.weights))
 
     def log_prob(self, y: Tensor | float) -> Tensor:
         """Log-density at ``y``, which is a number or one entry per row."""
         values = self._as_values(y)
         logs, means = self.samples[..., self.num_values :].double(), self.means.double()
-        share = mixture.weights_of(self.samples, self.weights).log().view(-1, 1, 1)
+        share = weights_of(self.samples, self.weights).log().view(-1, 1, 1)
         return self._out((share - gaussian_nll((values - means).square(), logs)).logsumexp(dim=0))
 
     def quantile(self, q: float) -> Tensor:
@@ -194,13 +185,8 @@ class ValuePrediction(Prediction):
         return values.view(shape)
 
     def _out(self, values: Tensor) -> Tensor:
-        return self._shaped(values.to(self.samples.dtype))
-
-    def _shaped(self, values: Tensor) -> Tensor:
+        values = values.to(self.samples.dtype)
         return values.squeeze(1) if self.num_values == 1 else values
-
-    def parts(self) -> dict[str, Prediction]:
-        return {name: self.column(t) for t, name in enumerate(self._part_names())}
 
     def row_mean(self, values: Tensor) -> Tensor:
         """The same: values have units of their own, so several have no mean."""
@@ -221,22 +207,12 @@ class ValuePrediction(Prediction):
             units=self.units and (self.units[t],),
         )
 
-    def _columns(self) -> dict[str, Tensor]:
-        columns: dict[str, Tensor] = {}
-        for t, name in enumerate(self.names or range(self.num_values)):
-            one, end = self.column(t), "" if self.num_values == 1 else f"_{name}"
-            low, high = one.interval(0.9)
-            columns |= {
-                f"mean{end}": one.mean,
-                f"std{end}": one.std,
-                f"low90{end}": low,
-                f"high90{end}": high,
-                f"aleatoric{end}": one.aleatoric,
-                f"epistemic{end}": one.epistemic,
-            }
-            if one.target is not None:
-                columns[f"target{end}"] = one.target
-        return columns | ({} if self.novelty is None else {"novelty": self.novelty})
+    def _columns(self) -> dict[str, Any]:
+        low, high = self.interval(0.9)
+        found = {"mean": self.mean, "std": self.std, "low90": low, "high90": high}
+        found |= {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        several = [f"_{name}" for name in self.names or range(self.num_values)]
+        return self._per_part(several if self.num_values > 1 else [""], found)
 
 
 def gaussian_nll(squares: Tensor, logs: Tensor) -> Tensor:
@@ -379,13 +355,7 @@ class Values(Target):
         return values
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        values = _columns(y, name)
-        if values.size(1) != self.num_values:
-            raise InputError(
-                f"{self.num_values} value{'s' * (self.num_values > 1)} per row in {name}, "
-                "as the model was trained with",
-                values.size(1),
-            )
+        values = _columns(y, name, self.num_values)
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         return (values - self._shift(values)) / self._scale(values)
 
@@ -464,23 +434,21 @@ class Values(Target):
         """All deviations times the temperature: noise, and the hypotheses about their mean."""
         means, logs = self._halves(samples)
         factor = temperature.to(samples)
+        apart = means - means[..., :1, :, :]  # from the first: equal hypotheses stay equal
         if means.size(-3) > 1:
-            centre = means.mean(dim=-3, keepdim=True)
-            if weights is not None:
-                centre = (means * weights.to(means).view(-1, 1, 1)).sum(dim=-3, keepdim=True)
-            means = centre + factor * (means - centre)
+            centre = weighted_mean(apart.movedim(-3, 0), weights).unsqueeze(-3)
+            means = means + (factor - 1.0) * (apart - centre)
         return torch.cat([means, logs + 2 * factor.log()], dim=-1)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
         exact answers do not make a model sure of everything."""
-        kept, extra = extra_row([(s, y.double(), share) for s, y, share in parts])
-
-        def loss(parts: Sequence[Part], temperature: float) -> float:
-            prior = math.log(temperature) + 0.5 / temperature**2
-            return self.temperature_loss(parts, temperature, weights) + extra * prior
-
-        return fit_temperature(kept, loss)
+        precise = [(samples, y.double(), share) for samples, y, share in parts]
+        return fit_temperature(
+            precise,
+            lambda some, t: self.temperature_loss(some, t, weights),
+            prior=lambda _, t: math.log(t) + 0.5 / t**2,
+        )
 
     def novelty_slope(
         self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
@@ -527,35 +495,24 @@ def _check_range(name: str, mean: float, deviation: float) -> None:
     """Raise for values that are all the same, or that single precision cannot hold: it has 24 bits
     and ends at 1e38."""
     if deviation <= 1e-12 * abs(mean):
+        got = f"{mean:g} in every row for {name}"
+        raise InputError("values that differ between training rows", got, "Leave it out.")
+    if not 1e-15 < deviation < 1e15 or abs(mean) > 1e5 * deviation:
         raise InputError(
-            "values that differ between training rows",
-            f"{mean:g} in every row for {name}",
-            "There is nothing to learn: leave it out.",
-        )
-    if not 1e-15 < deviation < 1e15:
-        raise InputError(
-            "values of an ordinary size",
-            f"a deviation of {deviation:.1g} for {name}",
-            f"Change the unit: multiply y by {1 / deviation:.0e}.",
-        )
-    if abs(mean) > 1e5 * deviation:
-        raise InputError(
-            "values whose differences single precision can hold",
+            "values of which single precision can hold size and differences",
             f"{mean:.6g} plus or minus {deviation:.2g} for {name}",
-            "Subtract a constant from y.",
+            "Subtract a constant from y, or change its unit.",
         )
 
 
-def _columns(y: Tensor, name: str) -> Tensor:
+def _columns(y: Tensor, name: str, width: int | None = None) -> Tensor:
     """Values ``[m, T]``, finite."""
-    if y.dim() > 2:
-        raise InputError(f"y of shape [m] or [m, T] in {name}", list(y.shape))
     values = y.unsqueeze(1) if y.dim() == 1 else y
+    if values.dim() != 2 or width not in (None, values.size(1)):
+        raise InputError(f"y of shape [m, {width or 'T'}] in {name}", list(y.shape))
     if not bool(torch.isfinite(values).all()):
         bad = int((~torch.isfinite(values)).any(dim=1).sum())
-        raise InputError(
-            f"finite values y in {name}",
-            f"NaN or infinity in {bad} of {values.size(0)} rows",
-            "Leave those rows out, or train one value at a time.",
-        )
+        got = f"NaN or infinity in {bad} of {values.size(0)} rows"
+        do = "Leave those rows out, or train one value at a time."
+        raise InputError(f"finite values y in {name}", got, do)
     return values if values.is_floating_point() else values.to(torch.get_default_dtype())

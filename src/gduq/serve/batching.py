@@ -6,13 +6,11 @@ Nothing in a request is ever run or looked up: it becomes graphs, or reasons why
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -28,7 +26,6 @@ from gduq.serve.settings import Limits
 
 __all__ = ["Batcher", "Query", "Refused", "read_graphs", "read_query"]
 
-_log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # what labels or arranges rows is not for a request to say
 _RESERVED = {"y", "batch", "ptr", "batch_size", "num_nodes", "smiles"}
@@ -95,28 +92,19 @@ def read_query(body: bytes, limits: Limits) -> list[Any]:
     return found
 
 
-def read_graphs(
-    requests: Sequence[Sequence[Any]], limits: Limits, rdkit: RDKitProcess
-) -> list[list[Graph | str]]:
-    """Per entry of each request a sound graph, or the reason why it is none.
-
-    RDKit is asked once for all requests; one that keeps it busy takes nothing from the others.
+def read_graphs(items: Sequence[Any], limits: Limits, rdkit: RDKitProcess) -> list[Graph | str]:
+    """Per entry of a request a sound graph, or the reason why it is none.
 
     Example:
         >>> graph = {"x": [[1, 0]], "edge_index": [[0], [1]]}
-        >>> read_graphs([[graph]], Limits(), RDKitProcess())
-        [['expected edge_index with node numbers from 0 to 0, got 0 to 1.']]
+        >>> read_graphs([graph], Limits(), RDKitProcess())
+        ['expected edge_index with node numbers from 0 to 0, got 0 to 1.']
     """
-
-    def is_short(item: Any) -> bool:
-        return isinstance(item, str) and len(item) <= limits.smiles
-
-    texts = [[item.strip() for item in items if is_short(item)] for items in requests]
-    found = rdkit.read(texts) if any(texts) else texts
-    return [
-        [_graph(next(molecules) if is_short(item) else item, limits) for item in items]
-        for items, molecules in zip(requests, map(iter, found), strict=True)
-    ]
+    short = [isinstance(item, str) and len(item) <= limits.smiles for item in items]
+    texts = [item.strip() for item, is_short in zip(items, short, strict=True) if is_short]
+    molecules = iter(rdkit.read([texts])[0] if texts else ())
+    found = (next(molecules) if is_short else i for i, is_short in zip(items, short, strict=True))
+    return [_graph(item, limits) for item in found]
 
 
 def _graph(item: Any, limits: Limits) -> Graph | str:
@@ -141,13 +129,13 @@ def _from_arrays(item: Any) -> Graph:
         raise InputError("a SMILES string, or an object with edge_index", got)
     if len(item) > _MOST:
         raise InputError(f"at most {_MOST} attributes", len(item))
+    if item.get("x") is None and item.get("pos") is None:
+        raise InputError("x, one list of numbers per node", "none")
     graph = Data()
     for name, values in item.items():
         if name in _RESERVED or not _NAME.fullmatch(name):
             raise InputError("attributes that a network reads", repr(name)[:50])
         graph[name] = _array(name, values)
-    if graph.get("x") is None and graph.get("pos") is None:
-        raise InputError("x, one list of numbers per node", "none")
     check_graph(graph)
     return graph
 
@@ -155,33 +143,24 @@ def _from_arrays(item: Any) -> Graph:
 def _array(name: str, values: Any) -> Tensor:
     """Whole numbers for indices, decimals for features, and what they look like for the rest."""
     try:
-        found = torch.tensor(values) if isinstance(values, list) else torch.tensor(True)
+        found = torch.tensor(values if isinstance(values, list) else True)
     except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError):
         found = torch.tensor(True)
     if found.dim() > _MOST or found.dtype == torch.bool:
         raise InputError(f"{name} as an array of numbers", "something else")
-    if "index" in name:
-        if found.is_floating_point() and found.numel():
-            raise InputError(f"whole numbers in {name}", "decimals")
-        found = found.long()
-        return found.view(2, 0) if name == "edge_index" and not found.numel() else found
-    return found.float() if name in _FLOATS else found
+    if "index" not in name:
+        return found.float() if name in _FLOATS else found
+    if found.is_floating_point() and found.numel():
+        raise InputError(f"whole numbers in {name}", "decimals")
+    return found.long().view(2, 0) if name == "edge_index" and not found.numel() else found.long()
 
 
-@dataclass(eq=False)
-class _Job:
-    """One request; its answer is ready when the future is."""
+class _Row(NamedTuple):
+    """A graph that waits for its answer: rows of a table, or the reason why there are none."""
 
-    items: deque[tuple[int, Any]]  # not yet read, by number
-    size: int
-    future: asyncio.Future[bytes]
-    begun: bool = False
-    rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    rejected: dict[int, str] = field(default_factory=dict)
-
-
-_Turn = Mapping[_Job, Mapping[int, Any]]  # what is done of each request, by number
-_Sound = list[tuple[_Job, int, Graph]]
+    graph: Graph
+    attributes: frozenset[tuple[Any, ...]]
+    future: asyncio.Future[list[dict[str, Any]] | str]
 
 
 class Batcher:
@@ -195,7 +174,8 @@ class Batcher:
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits, self.alive = service, limits, True
         self.counts = Counter(requests=0, graphs=0, rejected=0, passes=0)
-        self._jobs = deque[_Job]()
+        self.waiting = 0  # requests that are not answered yet
+        self._queues = deque[deque[_Row]]()  # one per request
         self._rdkit = RDKitProcess(limits.reading)
         self._thread = ThreadPoolExecutor(1, "gduq-batcher")
         self._work: asyncio.Task[None] | None = None
@@ -206,135 +186,108 @@ class Batcher:
         self._rdkit.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that the model has not begun with."""
-        return sum(not job.begun and not job.future.done() for job in self._jobs)
-
     async def answer(self, items: Sequence[Any]) -> bytes:
         """The answer to a request as JSON; if this is cancelled, nobody answers it any more."""
         if not self.alive:
             raise Refused(503, "the service is shutting down")
         if self.waiting >= self.limits.queue:
             raise Refused(503, "too many requests are waiting, try again in a moment")
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._jobs.append(_Job(deque(enumerate(items)), len(items), future))
-        if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._take_turns())
-        return await future
+        self.waiting += 1
+        try:
+            found = await self._answers(items)
+        finally:
+            self.waiting -= 1
+        pairs = [(number, one) for number, one in enumerate(found) if not isinstance(one, str)]
+        rows = [{"row": number, **row} for number, one in pairs for row in one]
+        bad = [
+            {"row": n, "reason": str(why)} for n, why in enumerate(found) if isinstance(why, str)
+        ]
+        answer = to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
+        self.counts.update(requests=1, graphs=len(pairs), rejected=len(bad))
+        return answer
+
+    async def _answers(self, items: Sequence[Any]) -> list[list[dict[str, Any]] | str]:
+        """Per entry of a request its rows or a reason; as many entries at a time as a pass has."""
+        loop, found = asyncio.get_running_loop(), list[Any]()
+        for start in range(0, len(items), self.limits.batch):
+            part = items[start : start + self.limits.batch]
+            read = await loop.run_in_executor(
+                self._thread, read_graphs, part, self.limits, self._rdkit
+            )
+            rows = {
+                number: _Row(graph, _attributes(graph), loop.create_future())
+                for number, graph in enumerate(read)
+                if not isinstance(graph, str)
+            }
+            if rows:
+                alike = sorted(rows.values(), key=lambda row: sorted(map(str, row.attributes)))
+                self._queues.append(deque(alike))
+                if self._work is None or self._work.done():
+                    self._work = asyncio.create_task(self._take_turns())
+            answers = await asyncio.gather(*(row.future for row in rows.values()))
+            by_number = dict(zip(rows, answers, strict=True))
+            found += [by_number.get(number, graph) for number, graph in enumerate(read)]
+            late = next((n for n, one in enumerate(read) if isinstance(one, Ended)), None)
+            if late is not None:  # the time of this request is over
+                why = f"not read: RDKit did not end with row {start + late} before it"
+                del found[start + late + 1 :]
+                return found + [why] * (len(items) - len(found))
+        return found
 
     async def _take_turns(self) -> None:
         """Answer until nobody waits."""
         loop = asyncio.get_running_loop()
-        while self._jobs and self.alive:
-            turn = self._next_turn()
-            answers = await loop.run_in_executor(self._thread, self._answer, turn)
-            for job, answer in answers.items():
-                if job.future.done():  # the client has gone, or the time is over
+        while self._queues and self.alive:
+            chosen = self._next_pass()
+            graphs = [row.graph for row in chosen]
+            answers: Sequence[Any]
+            try:
+                answers = await loop.run_in_executor(self._thread, self._predict, graphs)
+            except Exception as error:
+                answers = [error] * len(chosen)
+            for row, answer in zip(chosen, answers, strict=True):
+                if row.future.done():  # the client has gone, or the time is over
                     continue
                 if isinstance(answer, Exception):
-                    job.future.set_exception(answer)
+                    row.future.set_exception(answer)
                 else:
-                    job.future.set_result(answer)
+                    row.future.set_result(answer)
 
-    def _next_turn(self) -> _Turn:
-        """The next items, one of each request after the other, as many as fit into a pass."""
-        turn: dict[_Job, dict[int, Any]] = {}
-        items = size = 0
-        while self._jobs and items < self.limits.batch and size < self.limits.nodes:
-            job = self._jobs.popleft()
-            if job.future.done():
-                continue
-            part, job.begun = turn.setdefault(job, {}), True
-            if job.items:
-                number, item = job.items.popleft()
-                part[number] = item
-                held = item.get("x") if isinstance(item, dict) else item
-                about = len(held) if isinstance(held, (str, list)) else 1  # nodes
-                items, size = items + 1, size + about
-            if job.items:
-                self._jobs.append(job)
-        return turn
-
-    # -- in the thread -------------------------------------------------------------------------
-
-    def _answer(self, turn: _Turn) -> dict[_Job, bytes | Exception]:
-        """What is finished by a turn; where all together fail, each request is tried alone."""
-        try:
-            self._predict(self._read(turn))
-            done = [job for job in turn if len(job.rows) + len(job.rejected) == job.size]
-            return {job: self._finished(job) for job in done}
-        except Exception as error:  # the thread must outlive whatever a network does
-            if len(turn) > 1:
-                each = [self._answer({job: items}) for job, items in turn.items()]
-                return {job: answer for found in each for job, answer in found.items()}
-            _log.exception("a request failed")
-            return dict.fromkeys(turn, error)
-
-    def _read(self, turn: _Turn) -> _Sound:
-        """The sound graphs of requests; the others are noted with the reason."""
-        items = [list(part.values()) for part in turn.values()]
-        sound: _Sound = []
-        for job, graphs in zip(turn, read_graphs(items, self.limits, self._rdkit), strict=True):
-            late = None
-            for number, graph in zip(turn[job], graphs, strict=True):
-                if late is None and not isinstance(graph, str):
-                    sound.append((job, number, graph))
-                    continue
-                job.rejected[number] = late or str(graph)
-                if isinstance(graph, Ended):  # its time is over
-                    late = late or f"not read: RDKit did not end with row {number} before it"
-            if late is not None:
-                job.rejected |= {number: late for number, _ in job.items}
-                job.items.clear()
-        return sound
-
-    def _predict(self, sound: _Sound) -> None:
-        for part in self._passes(sound):
-            self.counts["passes"] += 1
-            graphs = [graph for _, _, graph in part]
-            for numbers, p in self.service.answer_each(graphs, checked=True):
-                chosen = [part[number] for number in numbers]
-                if isinstance(p, str):
-                    job, number, _ = chosen[0]
-                    job.rejected[number] = p
-                    continue
-                columns = self.service.columns(p)
-                nodes = self.service.rows_each([graph for _, _, graph in chosen], p)
-                values = zip(*columns.values(), strict=True)
-                for i, (job, number, graph) in enumerate(chosen):
-                    head = {"row": number}
-                    head |= {"smiles": graph.smiles} if "smiles" in graph else {}
-                    each = [{}] if nodes is None else [{"node": n} for n in range(nodes[i])]
-                    job.rows[number] = [
-                        {**head, **one, **dict(zip(columns, next(values), strict=True))}
-                        for one in each
-                    ]
-
-    def _passes(self, sound: _Sound) -> Iterator[_Sound]:
-        """Graphs with the same attributes, as many as one pass may hold."""
-        alike: dict[Any, _Sound] = {}
-        for one in sound:
-            alike.setdefault(_attributes(one[2]), []).append(one)
-        for group in alike.values():
-            part, nodes, edges = list[Any](), 0, 0
-            for one in group:
-                more, links = int(one[2].num_nodes or 0), int(one[2].num_edges)
-                full = len(part) == self.limits.batch or nodes + more > self.limits.nodes
-                if part and (full or edges + links > self.limits.edges):
-                    yield part
-                    part, nodes, edges = [], 0, 0
-                part.append(one)
+    def _next_pass(self) -> list[_Row]:
+        """Graphs with the same attributes, one of each request after the other, within bounds."""
+        chosen, resting, nodes, edges = list[_Row](), list[deque[_Row]](), 0, 0
+        while self._queues and len(chosen) < self.limits.batch:
+            queue = self._queues.popleft()
+            row = queue[0]
+            more, links = int(row.graph.num_nodes or 0), int(row.graph.num_edges)
+            fits = nodes + more <= self.limits.nodes and edges + links <= self.limits.edges
+            if row.future.done():
+                queue.popleft()
+            elif not chosen or (fits and row.attributes == chosen[0].attributes):
+                chosen.append(queue.popleft())
                 nodes, edges = nodes + more, edges + links
-            yield part
+            else:
+                resting.append(queue)
+                continue
+            if queue:
+                self._queues.append(queue)
+        self._queues.extendleft(reversed(resting))
+        return chosen
 
-    def _finished(self, job: _Job) -> bytes:
-        """The answer as JSON; numbers that are not finite are null."""
-        rows = [row for number in sorted(job.rows) for row in job.rows[number]]
-        bad = [{"row": number, "reason": why} for number, why in sorted(job.rejected.items())]
-        answer = to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
-        self.counts.update(requests=1, graphs=len(job.rows), rejected=len(job.rejected))
-        return answer
+    def _predict(self, graphs: Sequence[Graph]) -> list[list[dict[str, Any]] | str]:
+        """What is said of each graph, in the thread."""
+        self.counts["passes"] += bool(graphs)
+        found: list[Any] = [[] for _ in graphs]
+        for numbers, p in self.service.answer_each(graphs, checked=True):
+            if isinstance(p, str):
+                found[numbers[0]] = p
+                continue
+            table = self.service.table([graphs[number] for number in numbers], p)
+            owners = [numbers[number] for number in table.pop("graph")]
+            for owner, values in zip(owners, zip(*table.values(), strict=True), strict=True):
+                head = {"smiles": graphs[owner].smiles} if "smiles" in graphs[owner] else {}
+                found[owner].append({**head, **dict(zip(table, values, strict=True))})
+        return found
 
 
 def _attributes(graph: Graph) -> frozenset[tuple[Any, ...]]:

@@ -89,9 +89,8 @@ def predict_files(
         for source in inputs:
             for part in table.read(source, batch_size):
                 for items, p in _answered(service, part, source, log):
-                    answers = service.columns(p)
-                    nodes = service.rows_each([item.graph for item in items], p)
-                    columns = table.columns(str(source), items, nodes, answers)
+                    answers = service.table([item.graph for item in items], p)
+                    columns = table.columns(str(source), items, answers)
                     if write is None:  # the columns are known with the first answers
                         write, done.columns = stack.enter_context(row_file(path)), list(columns)
                     write(columns)
@@ -201,26 +200,25 @@ class InputTable:
             yield part
 
     def columns(
-        self, source: str, items: Sequence[InputRow], nodes: Sequence[int] | None, answers: Columns
+        self, source: str, items: Sequence[InputRow], answers: Columns
     ) -> dict[str, list[Any]]:
-        """The answers about some rows, with file, row, node, SMILES and kept columns before them.
+        """`Service.table` with file, row, SMILES and kept columns before it.
 
-        ``nodes`` are those of each row, where they are answered for. A kept column whose name is
-        taken gets ``input_`` in front of it.
+        A kept column whose name is taken gets ``input_`` in front of it.
         """
-        sizes = [1] * len(items) if nodes is None else nodes
-        spread = [item for item, size in zip(items, sizes, strict=True) for _ in range(size)]
-        found: dict[str, list[Any]] = {"file": [source] * len(spread)}
-        found["row"] = [item.row for item in spread]
-        if nodes is not None:
-            found["node"] = [node for size in sizes for node in range(size)]
+        rows = [items[number] for number in answers["graph"]]
+        found: dict[str, list[Any]] = {"file": [source] * len(rows)}
+        found["row"] = [item.row for item in rows]
+        if "node" in answers:
+            found["node"] = answers["node"]
         if self.shows_smiles:
-            found["smiles"] = [getattr(item.graph, "smiles", None) for item in spread]
+            found["smiles"] = [getattr(item.graph, "smiles", None) for item in rows]
+        rest = {name: values for name, values in answers.items() if name not in ("graph", "node")}
         for number, name in enumerate(self.keep):
-            while name in found or name in answers:
+            while name in found or name in rest:
                 name = f"input_{name}"
-            found[name] = [item.kept[number] for item in spread]
-        return {**found, **answers}
+            found[name] = [item.kept[number] for item in rows]
+        return {**found, **rest}
 
 
 def _has_smiles(source: Path) -> bool:

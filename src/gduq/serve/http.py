@@ -6,6 +6,7 @@ Annotations of the functions inside `make_app` are read by FastAPI, so they are 
 import asyncio
 import base64
 import hashlib
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from gduq.serve.settings import Limits
 
 __all__ = ["make_app", "make_card"]
 
+_log = logging.getLogger(__name__)
 _COMMON = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 # a picture is made from a stranger's text: it may not run or load anything
 _PICTURE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", **_COMMON}
@@ -51,23 +53,15 @@ class PredictResponse(BaseModel):
     rejected: list[Rejected]
 
 
-class Problem(BaseModel):
-    """Why a request is not answered."""
-
-    error: str
-
-
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem, "description": text}
-    for code, text in {
-        413: "More than one request may hold.",
-        415: "No JSON.",
-        422: "No request that can be read.",
-        500: "The model failed.",
-        503: "Too many requests are waiting.",
-        504: "No answer within the time for a request.",
-    }.items()
+_PROBLEMS: dict[int | str, dict[str, Any]] = {  # answered as {"error": a sentence}
+    413: {"description": "More than one request may hold."},
+    415: {"description": "No JSON."},
+    422: {"description": "No request that can be read."},
+    500: {"description": "The model failed."},
+    503: {"description": "Too many requests are waiting."},
+    504: {"description": "No answer within the time for a request."},
 }
+_BODY = {"application/json": {"schema": Query.model_json_schema()}}
 
 
 def make_app(
@@ -122,12 +116,7 @@ def make_app(
         "/predict",
         summary="Answers for molecules or graphs",
         responses={200: {"model": PredictResponse}, **_PROBLEMS},
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": Query.model_json_schema()}},
-            }
-        },
+        openapi_extra={"requestBody": {"required": True, "content": _BODY}},
     )
     async def predict(request: Request) -> Response:
         """One entry per graph, or per node where the model answers for nodes."""
@@ -156,11 +145,13 @@ def make_app(
 
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
-        return HTMLResponse(*_page("page.html.jinja", card=card))
+        page, headers = _template("page.html.jinja")
+        return HTMLResponse(page.render(card=card), headers=headers)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(*_page("docs.html.jinja", schema=app.openapi()))
+        page, headers = _template("docs.html.jinja")
+        return HTMLResponse(page.render(schema=app.openapi()), headers=headers)
 
     async def own_hosts_only(scope: Any, receive: Any, send: Any) -> None:
         host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1").lower()
@@ -186,20 +177,16 @@ async def _answer(request: Any, batcher: Batcher) -> bytes:
     if kind != "application/json":
         raise Refused(415, f"expected content-type application/json, got {kind[:50] or 'none'}")
     most, body = batcher.limits.body, bytearray()
-    declared = request.headers.get("content-length", "")
-    too_large = declared.isdigit() and int(declared) > most
-    if not too_large:
-        async for piece in request.stream():
-            body += piece
-            if too_large := len(body) > most:
-                break
-    if too_large:
-        raise Refused(413, f"expected at most {most} bytes, got more")
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise Refused(413, f"expected at most {most} bytes, got more")
     try:
         return await batcher.answer(read_query(bytes(body), batcher.limits))
     except Refused:
         raise
-    except Exception:  # its traceback is in the log
+    except Exception:
+        _log.exception("a request failed")
         raise Refused(500, "the model failed; the log of the service says why") from None
 
 
@@ -210,13 +197,15 @@ def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> 
     """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds."""
     model, reference, novelty = service.model, service.reference, service.model.novelty
     rows = {"training_rows": len(novelty.reference), "validation_rows": len(novelty.distances)}
-    decided: dict[str, Any] = {"reference_rows": 0 if reference is None else len(reference)}
-    decided |= {**asdict(service.settings), "notes": service.decisions.notes}
+    decided = {**asdict(service.settings), "notes": service.decisions.notes}
+    spec, columns = service.target, (info.preprocessing or {}).get("targets")
+    count = spec.get("num_classes") or len(spec.get("rates") or spec.get("shift") or ())
+    names = spec.get("names") or service.class_names or [str(number) for number in range(count)]
     return {
         "name": name,
         "model": info.model["kind"],
         "answers": service.kind,
-        "target": _target_of(service, info),
+        "target": {"columns": columns, "names": list(names), "units": spec.get("units")},
         "rows": service.rows,
         "calibration": {
             "fitted_on": model.calibration,
@@ -225,7 +214,7 @@ def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> 
         },
         "novelty": rows if novelty.fitted else None,
         "max_novelty": service.settings.max_novelty,
-        "decisions": None if reference is None else decided,
+        "decisions": None if reference is None else {"reference_rows": len(reference), **decided},
         "ood_score": service.score,
         "preprocessing": info.preprocessing,
         "saved_with": info.libraries,
@@ -234,32 +223,20 @@ def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> 
     }
 
 
-def _target_of(service: Service, info: BundleInfo) -> dict[str, Any]:
-    """Columns of the training table, names (or numbers) of classes, labels or values, and units."""
-    spec, noted = service.target, (info.preprocessing or {}).get("targets")
-    count = spec.get("num_classes") or len(spec.get("rates") or spec.get("shift") or ())
-    names = spec.get("names") or service.class_names or [str(number) for number in range(count)]
-    known = isinstance(noted, list) and all(isinstance(name, str) for name in noted)
-    return {"columns": noted if known else None, "names": list(names), "units": spec.get("units")}
-
-
-def _page(name: str, **values: Any) -> tuple[str, int, dict[str, str]]:
-    """Content, status and headers."""
-    source, template = _template(name)
-    script = source.partition("<script>")[2].partition("</script>")[0]
-    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    allowed = f"script-src 'sha256-{hashed}'" if script else "script-src 'none'"
-    policy = (
-        f"default-src 'none'; {allowed}; style-src 'unsafe-inline'; img-src 'self' data:; "
-        "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
-    )
-    return template.render(**values), 200, {"Content-Security-Policy": policy, **_COMMON}
-
-
 @lru_cache
-def _template(name: str) -> tuple[str, Any]:
+def _template(name: str) -> tuple[Any, dict[str, str]]:
+    """A page, and headers that let nothing but its own script run."""
     from jinja2 import Environment, StrictUndefined
 
     source = files("gduq.serve").joinpath(name).read_text(encoding="utf-8")
     options: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    return source, Environment(undefined=StrictUndefined, **options).from_string(source)
+    script = source.partition("<script>")[2].partition("</script>")[0]
+    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"'sha256-{hashed}'" if script else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    page = Environment(undefined=StrictUndefined, **options).from_string(source)
+    return page, {"Content-Security-Policy": policy, **_COMMON}

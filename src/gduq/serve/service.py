@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ __all__ = ["REASONS", "Decisions", "Service", "Settings"]
 REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
 _ANSWER = len(REASONS)
 _NAMED = 6  # classes in a sentence
-# what a network may raise for a graph it cannot read
-_REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
 
 
 class Service:
@@ -80,24 +78,18 @@ class Service:
     def units(self) -> dict[str, str]:
         """Of values: the unit of each that has one."""
         units = self.target.get("units") or ()
-        names = self.target.get("names") or [str(t) for t in range(len(units))]
+        names = self.target.get("names") or map(str, range(len(units)))
         return {name: unit for name, unit in zip(names, units, strict=False) if unit}
 
     @property
     def rows(self) -> Rows | None:
         """What is answered for, as far as the model says so."""
-        trunk = self.model.trunk
-        return None if trunk is None else trunk.row_kind
+        return None if self.model.trunk is None else self.model.trunk.row_kind
 
     @property
     def needs_features(self) -> bool:
         """Whether predictions must carry representations."""
         return self.score in ood.FITTED
-
-    @cached_property
-    def _dtype(self) -> torch.dtype | None:
-        """The precision of the weights."""
-        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
 
     def refer_to(self, known: Prediction) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
@@ -118,18 +110,16 @@ class Service:
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             batch = Batch.from_data_list(list(graphs), exclude_keys=[] if labelled else ["y"])
-        for name, value in list(batch._store.items()):  # a file may hold doubles
-            if isinstance(value, Tensor) and value.is_floating_point() and self._dtype:
-                batch[name] = value.to(self._dtype)
+        weights = (w.dtype for w in self.model.parameters() if w.is_floating_point())
+        dtype = next(weights, torch.get_default_dtype())  # a file may hold doubles
+        batch.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
 
     def calibrated(self, p: Prediction, graph: Graph | None = None) -> Prediction:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
-        if self.calibrator is None:
-            return p
-        if not self.calibrator.needs_graph:
-            return self.calibrator(p)
+        if self.calibrator is None or not self.calibrator.needs_graph:
+            return p if self.calibrator is None else self.calibrator(p)
         if graph is None:
             name, do = type(self.calibrator).__name__, "Choose another one, such as temperature."
             raise InputError("a calibrator that reads single rows", name, do)
@@ -161,24 +151,25 @@ class Service:
         while parts:
             numbers = parts.pop()
             try:
-                p = self.answer([graphs[number] for number in numbers], labelled=False)
-            except _REFUSALS as error:
+                yield numbers, self.answer([graphs[n] for n in numbers], labelled=False)
+            except Exception as error:  # whatever a network raises for a graph it cannot read
                 if len(numbers) == 1:
                     yield numbers, one_line(error)
                 else:
                     middle = len(numbers) // 2
                     parts += [numbers[middle:], numbers[:middle]]
-            else:
-                yield numbers, p
 
-    def rows_each(self, graphs: Sequence[Graph], p: Prediction) -> list[int] | None:
-        """How many rows of a prediction each graph has: its nodes; ``None``: one."""
-        if self.rows != "node" and len(p) == len(graphs):
-            return None
-        nodes = [int(graph.num_nodes or 0) for graph in graphs]
-        if len(p) != sum(nodes):
-            raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
-        return nodes
+    def table(self, graphs: Sequence[Graph], p: Prediction) -> dict[str, list[Any]]:
+        """What is written of some graphs: ``graph``, the number of each row's graph, ``node`` where
+        nodes are answered for, and `columns`."""
+        found: dict[str, list[Any]] = {"graph": list(range(len(graphs)))}
+        if self.rows == "node" or len(p) != len(graphs):
+            sizes = [int(graph.num_nodes or 0) for graph in graphs]
+            if len(p) != sum(sizes):
+                raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
+            found["graph"] = [number for number, size in enumerate(sizes) for _ in range(size)]
+            found["node"] = [node for size in sizes for node in range(size)]
+        return found | self.columns(p)
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is written of each row: `Prediction.columns`, decisions and the OOD score."""
@@ -230,20 +221,19 @@ class Decisions:
     """
 
     def __init__(self, settings: Settings, known: Prediction | None = None) -> None:
-        self.settings, self._rules, self.notes = settings, dict[str, _Rule](), list[str]()
+        self.settings, self.notes = settings, list[str]()
+        parts = {} if known is None else known.parts()
         if known is not None:
             known.require_target()
-            parts = known.parts()
-            self._rules = {name: _Rule(settings, part) for name, part in parts.items()}
-            self.notes = _rare_classes(settings, parts.values()) if settings.per_class else []
+        self._rules = {name: _Rule(settings, part) for name, part in parts.items()}
+        if settings.per_class:
+            self.notes = _rare_classes(settings, parts.values())
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is decided about each row; ``abstain`` holds the reason or ``None``."""
         if not self._rules:
-            novel = _novel(self.settings, p, torch.full((len(p),), _ANSWER))
-            return {} if p.novelty is None else {"abstain": _in_words(novel)}
-        parts = replace(p, target=None).parts()
-        found: dict[str, list[Any]] = {}
+            return {} if p.novelty is None else {"abstain": _in_words(_alarms(self.settings, p))}
+        parts, found = replace(p, target=None).parts(), dict[str, list[Any]]()
         for name, rule in self._rules.items():
             held = rule.held(parts[name])
             found |= {f"{column}_{name}" if name else column: v for column, v in held.items()}
@@ -260,19 +250,22 @@ class _Rule:
 
     def __init__(self, settings: Settings, known: Prediction) -> None:
         self.settings, self.most_epistemic = settings, math.inf
+        self.conformal: conformal.ConformalPredictor[Any] | None = None
+        self.sure: ood.Abstention | None = None  # without rows nobody knows how sure to be
+        if not len(known):
+            return
         method = "class_conditional" if settings.per_class else None
-        options = {"alpha": settings.alpha, "shift_level": 0}
-        self.conformal = conformal.make(known, method, **options).fit(known) if len(known) else None
-        if settings.max_epistemic < 1 and known.num_samples > 1 and len(known):
+        self.conformal = conformal.make(known, method, alpha=settings.alpha, shift_level=0)
+        self.conformal.fit(known)
+        if settings.max_epistemic < 1 and known.num_samples > 1:
             spread, share = known.epistemic.double(), settings.max_epistemic
             self.most_epistemic = float(spread.quantile(share, interpolation="higher"))
-        rest = known[self._alarms(known) == _ANSWER]
-        self.sure: ood.Abstention | None = None  # without rows nobody knows how sure to be
-        if settings.accuracy is not None and len(rest):
+        rest = known[_alarms(settings, known, self.most_epistemic) == _ANSWER]
+        if len(rest) and settings.accuracy is not None:
             self.sure = ood.Abstention(accuracy=settings.accuracy).fit(rest)
         elif len(rest):
-            wished = settings.coverage / (len(rest) / len(known))
-            self.sure = ood.Abstention(coverage=min(1.0, wished)).fit(rest)
+            coverage = min(1.0, settings.coverage * len(known) / len(rest))
+            self.sure = ood.Abstention(coverage=coverage).fit(rest)
 
     def held(self, p: Prediction) -> dict[str, list[Any]]:
         """Sets or intervals that hold the truth; all classes where nothing is known."""
@@ -285,16 +278,16 @@ class _Rule:
 
     def reasons(self, p: Prediction) -> Tensor:
         """Per row the number of the reason, or that of an answer ``[m]``."""
-        found = self._alarms(p)
+        found = _alarms(self.settings, p, self.most_epistemic)
         kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
         return torch.where(kept, found, found.clamp_max(REASONS.index("ambiguous")))
 
-    def _alarms(self, p: Prediction) -> Tensor:
-        found = torch.where(p.epistemic.double() > self.most_epistemic, 1, _ANSWER)
-        return _novel(self.settings, p, found)
 
-
-def _novel(settings: Settings, p: Prediction, found: Tensor) -> Tensor:
+def _alarms(settings: Settings, p: Prediction, most_epistemic: float = math.inf) -> Tensor:
+    """Per row that it is unlike the training data, that hypotheses disagree, or neither."""
+    found = torch.full((len(p),), _ANSWER)
+    if most_epistemic < math.inf:
+        found[p.epistemic.double() > most_epistemic] = 1
     return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 0)
 
 

@@ -65,12 +65,11 @@ class Limits:
     nodes: int = 20_000  # of a graph, and of all graphs that are answered in one pass
     edges: int = 200_000  # of the same
     batch: int = 256  # graphs in one pass
-    queue: int = 256  # requests that may wait; more are told to come back
+    queue: int = 256  # requests at a time; more are told to come back
     seconds: float = 30.0  # for a request to arrive and to be answered
     reading: float = 5.0  # of computing for RDKit to read the SMILES of a request, or to draw one
     connections: int = 512  # that are open
-    headers: int = 2**16  # bytes of a request before its body
-    idle: float = 10.0  # seconds for a request to begin: a new one, or the next
+    idle: float = 10.0  # seconds for the next request of a connection to begin
     stopping: float = 5.0  # seconds for requests under way to be answered
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ LEVELS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 _SEVERITIES = (3, 5)  # of the copies that models are calibrated on
 _MOST_COLUMNS = 64  # more are words or other counts, not categories
 _MOST_CATEGORIES = 256
+_MOST_ENTRIES = 1 << 26  # of dense features that are copied (256 MiB of single precision)
 _NO_EDGES = (
     "y", "x", "pos", "batch", "ptr", "row_mask", "edge_label", "edge_label_index", "edge_row_mask",
 )  # fmt: skip
@@ -122,13 +123,17 @@ def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
 
 def changes_of(view: View) -> list[Callable[..., View]]:
     """The corruptions that fit the graphs: those of edges where there are some, those of features
-    where these are floats and not all of them number categories."""
+    where these are floats and not all of them number categories. Of dense features too large to
+    copy (more than ``2**26`` entries) only the edges change."""
     graph, found = view.graphs[0], list[Callable[..., View]]()
     if isinstance(graph.get("edge_index"), Tensor):
         found += [edge_drop, edge_rewire]
     x = graph.get("x")
     if isinstance(x, Tensor) and x.is_floating_point():
-        fixed = category_columns(*_Columns(view.graphs).parts("x"))
+        parts = _Columns(view.graphs).parts("x")
+        if found and not x.is_sparse_csr and sum(p.numel() for p in parts) > _MOST_ENTRIES:
+            return found
+        fixed = category_columns(*parts)
         found += [feature_noise, feature_mask] if x.is_sparse_csr or not bool(fixed.all()) else []
     return found
 

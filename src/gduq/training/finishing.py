@@ -17,8 +17,8 @@ from gduq.graphs import Graph, Rows, iterate, on_device, structure_of
 from gduq.graphs.view import View
 from gduq.models.predictor import CachedRows, Calibrate, Predictor
 from gduq.prediction import Target
+from gduq.prediction.mixture import Part
 from gduq.prediction.predicting import device_of_model
-from gduq.prediction.temperature import Part
 from gduq.shifts.corruptions import shifted_copies
 from gduq.tracing.call import evaluating
 from gduq.training.batches import Batches, labels
