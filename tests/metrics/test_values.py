@@ -16,7 +16,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.metrics.resampling import resample_counts
-from gduq.metrics.rows import ABOUT, ValueRows, read_as
+from gduq.metrics.rows import METRICS, read
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 
 
@@ -86,17 +86,6 @@ def test_nll_equals_scipy(weights):
     assert metrics.nll(p) == pytest.approx(-np.log(share @ density).mean())
 
 
-def test_nll_of_several_values_is_their_mean():
-    one, two = make(seed=1), make(seed=2)
-    samples = torch.cat([one.means, two.means, one.variances.log(), two.variances.log()], dim=2)
-    both = ValuePrediction(samples, torch.stack([one.target, two.target], dim=1))
-    expected = (metrics.nll(one) + metrics.nll(two)) / 2
-    assert metrics.nll(both) == pytest.approx(expected)
-    value, low, high = metrics.bootstrap(metrics.nll, both, resamples=50)
-    assert value == pytest.approx(expected)
-    assert low < value < high
-
-
 def test_crps_of_gaussians_equals_uncertainty_toolbox():
     toolbox = pytest.importorskip("uncertainty_toolbox", reason="the oracle is not installed")
     p = make(k=1)
@@ -108,7 +97,7 @@ def test_crps_of_gaussians_equals_uncertainty_toolbox():
 def test_crps_of_mixtures_equals_the_integral(weights):
     p = make(m=12, weights=weights)
     expected = [integral(p, i) for i in range(12)]
-    assert read_as(ValueRows, p).crps.numpy() == pytest.approx(np.array(expected), abs=1e-7)
+    assert read(p).crps.numpy() == pytest.approx(np.array(expected), abs=1e-7)
     assert metrics.crps(p) == pytest.approx(np.mean(expected))
 
 
@@ -212,7 +201,7 @@ def test_risk_is_the_squared_error_of_the_rows_kept():
     assert metrics.rmse(p) == pytest.approx(math.sqrt(risks[-1]))
 
 
-OF_VALUES = [f for f, kinds in ABOUT.items() if "values" in kinds and f.__name__ in dir(metrics)]
+OF_VALUES = [f for f, kinds in METRICS.items() if "values" in kinds]
 OPTIONS = [
     *(partial(f) for f in OF_VALUES),
     partial(metrics.coverage, level=0.5),
@@ -228,7 +217,7 @@ def test_batched_resamples_equal_one_by_one(metric, ties):
     p = make(m=40, k=2, ties=ties)
     (counts,) = resample_counts(40, 12, seed=3)
     expected = [metric(p[torch.repeat_interleave(torch.arange(40), c.long())]) for c in counts]
-    batched = metric(read_as(ValueRows, p).weighted(counts))
+    batched = metric(read(p).weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
@@ -245,8 +234,7 @@ def test_a_users_metric_sees_predictions():
     value, low, high = metrics.bootstrap(lambda q: float(q.aleatoric.mean()), p, resamples=40)
     assert value == pytest.approx(float(p.aleatoric.mean()))
     assert low < value < high
-    rows = read_as(ValueRows, p)
-    assert metrics.bootstrap(lambda q: metrics.mae(q), rows, resamples=40) == pytest.approx(
+    assert metrics.bootstrap(lambda q: metrics.mae(q), p, resamples=40) == pytest.approx(
         metrics.bootstrap(metrics.mae, p, resamples=40)
     )
 
@@ -266,35 +254,32 @@ def test_subgroups_of_values():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: metrics.rmse(make()[:0]), "at least one row"),
-        (lambda: metrics.rmse(ValuePrediction(torch.zeros(3, 2))), "predictions with targets"),
-        (lambda: metrics.crps(torch.zeros(3)), r"about values .*, got Tensor"),
-        (
-            lambda: metrics.crps(ClassPrediction(torch.zeros(3, 2))),
-            "about values .*, got one about cl",
-        ),
-        (lambda: metrics.mae(LabelPrediction(torch.zeros(3, 2))), "got one about labels"),
-        (lambda: metrics.accuracy(make()), "about classes .*, got one about values. Values have"),
-        (lambda: metrics.ece(make()), "about classes"),
-        (lambda: metrics.nll(make(), torch.zeros(300)), "true values in the prediction"),
-        (lambda: metrics.coverage(make(), 1.0), "level between 0 and 1"),
-        (lambda: metrics.width(make(), 0.0), "level between 0 and 1"),
-        (lambda: metrics.calibration_curve(make(), points=1), "points >= 2"),
-        (lambda: metrics.calibration_curve(make(), level=2), "level between 0 and 1"),
-        (lambda: metrics.ence(make(m=5)), "as many rows as bins .10., got 5 rows"),
-        (lambda: metrics.ence(make(), bins=0), "bins as a whole number"),
-        (lambda: metrics.bootstrap(metrics.brier, make()), "about classes"),
-        (lambda: metrics.bootstrap(metrics.calibration_curve, make()), "one number"),
+        lambda: metrics.rmse(make()[:0]),
+        lambda: metrics.rmse(ValuePrediction(torch.zeros(3, 2))),
+        lambda: metrics.crps(torch.zeros(3)),
+        lambda: metrics.crps(ClassPrediction(torch.zeros(3, 2))),
+        lambda: metrics.mae(LabelPrediction(torch.zeros(3, 2))),
+        lambda: metrics.accuracy(make()),
+        lambda: metrics.ece(make()),
+        lambda: metrics.nll(make(), torch.zeros(300)),
+        lambda: metrics.coverage(make(), 1.0),
+        lambda: metrics.width(make(), 0.0),
+        lambda: metrics.calibration_curve(make(), points=1),
+        lambda: metrics.calibration_curve(make(), level=2),
+        lambda: metrics.ence(make(m=5)),
+        lambda: metrics.ence(make(), bins=0),
+        lambda: metrics.bootstrap(metrics.brier, make()),
+        lambda: metrics.bootstrap(metrics.calibration_curve, make()),
     ],
 )
-def test_bad_input(call, message):
+def test_bad_input(call):
     with pytest.raises(InputError):
         call()
 
 
-@pytest.mark.parametrize("metric", [f for f in OF_VALUES if f is not metrics.nll])
+@pytest.mark.parametrize("metric", OF_VALUES)
 def test_several_values_are_refused_with_the_remedy(metric):
     samples, target = torch.zeros(2, 30, 4), torch.arange(60.0).view(30, 2)
     p = ValuePrediction(samples, target)

@@ -170,10 +170,10 @@ def test_weighted_curve_equals_repeated_rows():
     negative, positive = (torch.from_numpy(random.normal(size=s).round(1)) for s in (12, 9))
     n = torch.from_numpy(random.integers(0, 3, size=(4, 12))).double()
     k = torch.from_numpy(random.integers(0, 3, size=(4, 9))).double()
-    batched = Curve(negative, positive).drawn(n, k).all()
+    batched = Curve.of((negative, positive), n, k).all()
     for r in range(4):
         rows = [v.repeat_interleave(c[r].long()) for v, c in ((negative, n), (positive, k))]
-        expected = Curve(*rows).all().squeeze(1)
+        expected = Curve.of((rows[0], rows[1])).all().squeeze(1)
         assert torch.allclose(batched[:, r], expected)
 
 

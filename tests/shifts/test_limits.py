@@ -33,17 +33,16 @@ def test_limit_rows_keeps_proportions(sizes: list[int], share: float) -> None:
         assert len(set(kept.tolist())) == len(kept)
 
 
-@pytest.mark.parametrize("limit", [-1, 0, 1, 101])
-def test_impossible_limits(limit: int) -> None:
+@pytest.mark.parametrize("limit", [-1, 0, 1, "10", 10.0, True])
+def test_impossible_limits(limit: object) -> None:
     cut = {"train": torch.arange(80), "id_test": torch.arange(80, 100)}
-    with pytest.raises(InputError, match=r"a limit from 2 .* to 100 \(all rows\)"):
-        limit_rows(cut, limit)
+    with pytest.raises(InputError):
+        limit_rows(cut, limit)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", ["10", 10.0, 10.5, True])
-def test_limits_are_whole_numbers(limit: object) -> None:
-    with pytest.raises(InputError, match="limit as a whole number"):
-        limit_rows({"train": torch.arange(80)}, limit)  # type: ignore[arg-type]
+def test_a_limit_above_all_rows_keeps_them() -> None:
+    cut = {"train": torch.arange(80), "id_test": torch.arange(80, 100)}
+    assert torch.equal(limit_rows(cut, 101)["train"], cut["train"])
 
 
 def test_every_limit_is_kept_and_keeps_the_smaller_ones() -> None:

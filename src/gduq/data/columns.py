@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from gduq.data.table import Table
 
-__all__ = ["Column", "TableColumns", "TargetParser", "Task", "find_columns", "find_smiles",
-           "resolve_column", "resolve_columns", "unit_of"]  # fmt: skip
+__all__ = ["Column", "TableColumns", "Targets", "Task", "find_columns", "find_smiles",
+           "parse_targets", "resolve_column", "resolve_columns", "unit_of"]  # fmt: skip
 
 Task = Literal["classes", "labels", "values"]
 
 _MANY = 1000  # classes
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
+_UNIT = re.compile(r"(.*\S)\s*(?:\[\s*([^][]*[^][\s])\s*\]|\(\s*([^()]*[^()\s])\s*\))")
 _FIRST = 1000  # rows that are looked at
 _READ_AS_SMILES = 20  # fields of a column that RDKit is asked about
 _SMILES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi")  # the first is best
@@ -51,16 +52,8 @@ def unit_of(column: str) -> tuple[str, str]:
         >>> unit_of("logS [log(mol/L)]"), unit_of("IC50 (nM)"), unit_of("active")
         (('logS', 'log(mol/L)'), ('IC50', 'nM'), ('active', ''))
     """
-    depth = 0
-    for place in range(len(column) - 1, 0, -1):
-        depth += (column[place] in ")]") - (column[place] in "([")
-        if depth == 0:
-            break
-    else:
-        return column, ""
-    name, unit = column[:place].strip(), column[place + 1 : -1].strip()
-    paired = column[place] + column[-1] in ("[]", "()")
-    return (name, unit) if paired and name and unit else (column, "")
+    found = _UNIT.fullmatch(column)
+    return (found[1], found[2] or found[3]) if found else (column, "")
 
 
 def resolve_column(path: object, names: Sequence[str], name: str, any_case: bool = False) -> str:
@@ -98,6 +91,11 @@ def resolve_columns(path: object, names: Sequence[str], wanted: Iterable[str]) -
             raise InputError(f"columns like {text!r} in {path}", "none", _shown(names))
         found += some
     return tuple(dict.fromkeys(found))
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The columns in a sentence; of many the first."""
+    return f"Columns: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ def find_smiles(table: Table, given: str | None = None) -> str:
     names = table.names
     if given is not None:
         return resolve_column(table.path, names, given, any_case=True)
-    plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in names}
+    plain = {re.sub("[ -]", "_", name.lower()): name for name in names}
     for known in _SMILES:
         if known in plain:
             return resolve_column(table.path, names, plain[known])
@@ -177,7 +175,7 @@ def find_smiles(table: Table, given: str | None = None) -> str:
 
 def _holds_smiles(fields: Sequence[str]) -> bool:
     """Whether RDKit can read most of the fields; short words that it reads by chance count not."""
-    some = [field for field in fields if field and as_number(field) is None][:_READ_AS_SMILES]
+    some = [field for field in fields if field and math.isnan(_number(field))][:_READ_AS_SMILES]
     if len(some) < 2 or sum(map(len, some)) < 3 * len(some) or len(set(some)) == 1:
         return False
     return sum(readable(some)) >= 0.8 * len(some)
@@ -188,21 +186,16 @@ def _only_target(path: object, columns: Sequence[Column]) -> tuple[str, ...]:
     found = [column.name for column in columns if _can_be_target(column)]
     if len(found) == 1:
         return (found[0],)
-    what, names = f"--target, the column of {path} to learn", [column.name for column in columns]
+    what = f"--target, the column of {path} to learn"
     if not found:
         for column in columns:
             if column.has_decimal_commas:
                 column.check(path, None)
+        names = [column.name for column in columns]
         raise InputError(what, "no column that is clearly one", _shown(names))
     shown = f"{', '.join(found[:12])}{', ...' if len(found) > 12 else ''}"
-    # what to type for one of them, and for several or all
-    starts = dict.fromkeys(match[0] for name in found if (match := re.match(r".+?[-_ .:]", name)))
-    inside = {name for name in names if name.startswith(tuple(starts))}
-    wanted, which = found[:2], "several"
-    if starts and inside == set(found) and 2 * len(starts) <= len(found) and len(starts) <= 4:
-        wanted, which = [f"{start}*" for start in starts], "all"
-    several = " ".join(f"--target {shlex.quote(text)}" for text in wanted)
-    do = f"Type --target {shlex.quote(found[0])} for one of them, {several} for {which}."
+    one, two = (f"--target {shlex.quote(name)}" for name in found[:2])
+    do = f"Type {one} for one of them, {one} {two} for several; --target 'A*' is all that begin so."
     raise InputError(what, f"{len(found)} columns that could be one ({shown})", do)
 
 
@@ -218,49 +211,40 @@ def _can_be_target(column: Column) -> bool:
     return few and not column.names_rows and bool(_TARGETS & set(words))
 
 
-def _shown(names: Iterable[str]) -> str:
-    """The columns in a sentence; of many the first."""
-    shown = list(names)
-    return f"Columns: {', '.join(shown[:20])}{', ...' if len(shown) > 20 else ''}."
-
-
 # -- what the fields of a column hold -------------------------------------------------------------
 
 
-def is_missing(text: str) -> bool:
-    """Whether a field says that nothing is known."""
-    return text.lower() in ("", "nan", "na")
-
-
-def as_number(text: str) -> float | None:
-    """The finite number that a field holds, if it holds one."""
+def _number(text: str) -> float:
+    """The finite number that a field holds, or NaN."""
     try:
         value = float(text)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 class Column:
-    """What the fields of one column are."""
+    """What the fields of one column are; ``values`` are their numbers, NaN where there is none."""
 
     def __init__(self, name: str, fields: Sequence[str]) -> None:
-        known = [text for text in fields if not is_missing(text)]
-        found = [as_number(text) for text in known]
-        ordered = [value for value in found if value is not None]
-        words = [text for text, value in zip(known, found, strict=True) if value is None]
-        self.name, self.filled = name, len(known)
+        self.name, self.fields = name, fields
+        self.values = [_number(text) for text in fields]
+        self.missing = [text.lower() in ("", "nan", "na") for text in fields]
+        self.filled = self.missing.count(False)
+        ordered = [value for value in self.values if not math.isnan(value)]
+        every = zip(fields, self.values, self.missing, strict=True)
+        words = [text for text, value, missing in every if math.isnan(value) and not missing]
         self.numbers, self.words = set(ordered), set(words)
-        self.whole = all(value.is_integer() for value in self.numbers)
+        self.integral = all(value.is_integer() for value in self.numbers)
         # every row has a word or whole number of its own; 1, 2, 3, ... or the like
         distinct = len(self.numbers) + len(self.words)
-        self.names_rows = len(fields) == len(known) == distinct and self.whole
-        in_steps = not words and len(known) > 2 and all(b - a == 1 for a, b in pairwise(ordered))
+        self.names_rows = len(fields) == self.filled == distinct and self.integral
+        in_steps = not words and len(fields) > 2 and all(b - a == 1 for a, b in pairwise(ordered))
         self.counts_rows = self.names_rows and in_steps
         # fractions are written with commas; a few such fields are slips
         commas = sum(_COMMA.fullmatch(text) is not None for text in words)
-        often = 2 * commas > len(words) and 10 * commas >= len(known)
-        self.has_decimal_commas = commas > 0 and often and self.whole
+        often = 2 * commas > len(words) and 10 * commas >= self.filled
+        self.has_decimal_commas = commas > 0 and often and self.integral
 
     def check(self, where: object, task: Task | None) -> None:
         """Raise for a target column that cannot hold what it should in any row."""
@@ -279,114 +263,121 @@ class Column:
         if task == "labels" and not self.numbers & {0.0, 1.0}:
             got = f"{min(self.numbers):g} and others" if self.numbers else repr(min(self.words))
             raise InputError(f"0 and 1 in {column}", got)
-        if task == "classes" and self.numbers and not self.whole:
+        if task == "classes" and self.numbers and not self.integral:
             do = "Pass --task values, in Python task='values'."
             what = f"whole numbers or words in {column} as classes"
             raise InputError(what, "numbers with fractions", do)
 
+    def class_number(self, row: int, names: Sequence[str]) -> int | str:
+        """The class of a row, in the order of the names if there are some, or why it has none."""
+        text, value = self.fields[row], self.values[row]
+        if self.missing[row] and text not in names:
+            return f"target {self.name!r} is empty"
+        integral = value.is_integer() and abs(value) <= 2**53
+        if text not in names and integral:
+            text = str(int(value))  # 1.0 and +1 are class 1
+        if names:
+            unknown = f"target {self.name!r} is {text!r}, none of the classes {', '.join(names)}"
+            return names.index(text) if text in names else unknown
+        return int(text) if integral else f"target {self.name!r} is {text!r}, no whole number"
 
-class TargetParser:
-    """What the target columns of a table mean, and the ``y`` of each row.
+    def flaw(self, row: int, task: Task) -> str:
+        """Why a row has no number in this column, as values and labels need one; or nothing."""
+        text, value = self.fields[row], self.values[row]
+        if math.isnan(value) and not self.missing[row]:
+            return f"target {self.name!r} is {text!r}, no finite number"
+        if task == "labels" and value not in (0.0, 1.0) and not self.missing[row]:
+            return f"label {self.name!r} is {text!r}, neither 0 nor 1 nor empty"
+        return ""
 
-    * ``"classes"``, one column: ``y [1]`` of integers. Whole numbers stay as they are; words are
-      names of classes, numbered in ascending order. With ``class_names`` every field must be one
-      of them, and is numbered in their order.
-    * ``"labels"``: ``y [1, T]`` of 0, 1 and, where a field is empty, NaN.
-    * ``"values"``: ``y [1]``, or ``[1, T]`` of several columns with NaN where a field is empty.
 
-    "NA" and "NaN" are empty fields, unless ``class_names`` has them.
+@dataclass(frozen=True)
+class Targets:
+    """The truth of all rows of a table.
 
-    Without ``task`` a column of words holds classes; what numbers are says
-    `gduq.prediction.infer_target`, as everywhere.
+    Attributes:
+        task: What the columns hold.
+        class_names: Classes in the order of their numbers, where they have names.
+        y: Class numbers or values ``[n]``; labels, or values of several columns ``[n, T]`` with NaN
+            where a field is empty.
+        flaws: Per row why it has no truth; empty where it has.
+    """
+
+    task: Task
+    class_names: tuple[str, ...]
+    y: Tensor
+    flaws: list[str]
+
+
+def parse_targets(
+    where: object,
+    columns: Sequence[Column],
+    task: Task | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Targets:
+    """What some target columns mean, and the truth of each row.
+
+    * ``"classes"``, one column: whole numbers stay as they are; words are names of classes,
+      numbered in ascending order. With ``class_names`` every field must be one of them.
+    * ``"labels"``: 0, 1 and, where a field is empty, NaN.
+    * ``"values"``: numbers; of one column an empty field is a flaw.
+
+    "NA" and "NaN" are empty fields, unless ``class_names`` has them. Without ``task`` a column of
+    words holds classes; what numbers are says `gduq.prediction.infer_target`, as everywhere.
 
     Args:
         where: The table, for errors.
-        names: Names of the columns.
-        columns: The fields of each column.
-        task: What the columns hold; ``None``: as above.
+        columns: The columns.
+        task: What they hold; ``None``: as above.
         class_names: Classes in the order of their numbers; ``None``: as found; ``()``: as
             found, and classes in any case.
 
     Example:
-        >>> parser = TargetParser("t.csv", ["weak"], [["yes", "no"]])
-        >>> parser.task, parser.class_names, parser.parse(["yes"])
-        ('classes', ('no', 'yes'), tensor([1]))
-        >>> TargetParser("t.csv", ["a", "b"], [["0", ""], ["", "1"]]).parse(["", "1"])
-        tensor([[nan, 1.]])
+        >>> found = parse_targets("t.csv", [Column("weak", ["yes", "no"])])
+        >>> found.task, found.class_names, found.y
+        ('classes', ('no', 'yes'), tensor([1, 0]))
+        >>> parse_targets("t.csv", [Column("a", ["0", ""]), Column("b", ["", "1"])]).y
+        tensor([[0., nan],
+                [nan, 1.]])
     """
+    import torch
 
-    def __init__(
-        self,
-        where: object,
-        names: Sequence[str],
-        columns: Sequence[Sequence[str]],
-        task: Task | None = None,
-        class_names: Sequence[str] | None = None,
-    ) -> None:
-        self.names, self.class_names = tuple(names), tuple(class_names or ())
-        if task is not None:
-            one_of("a task", task, get_args(Task))
-        if (task == "classes" or class_names is not None) and len(self.names) > 1:
-            what = "class_names" if class_names is not None else "task='classes'"
-            raise InputError(f"{what} with one target column", f"{len(self.names)} columns")
-        if class_names is not None and task not in (None, "classes"):
-            raise InputError("class_names with task='classes'", repr(task))
-        self.task: Task = task or "classes"
-        if not self.names or class_names:
-            return
-        found = [Column(name, fields) for name, fields in zip(names, columns, strict=True)]
-        if not any(column.filled for column in found):
-            what = f"targets in {', '.join(map(repr, self.names[:5]))} of {where}"
+    if task is not None:
+        one_of("a task", task, get_args(Task))
+    if (task == "classes" or class_names is not None) and len(columns) != 1:
+        what = "class_names" if class_names is not None else "task='classes'"
+        raise InputError(f"{what} with one target column", f"{len(columns)} columns")
+    if class_names is not None and task not in (None, "classes"):
+        raise InputError("class_names with task='classes'", repr(task))
+    names = tuple(class_names or ())
+    if not names:
+        if not any(column.filled for column in columns):
+            what = f"targets in {', '.join(repr(column.name) for column in columns[:5])} of {where}"
             raise InputError(what, "empty fields in every row")
-        for column in found:
+        for column in columns:
             column.check(where, task)
-        if task is None and class_names is None:
-            self.task = _infer_task(found, columns)
-        if self.task == "classes" and not found[0].numbers:
-            if len(found[0].words) > _MANY:
-                got = f"more than {_MANY} different words in {found[0].name!r}"
+    found: Task = task or (_infer_task(columns) if class_names is None else "classes")
+    first = columns[0]
+    if found == "classes":
+        if not names and not first.numbers:
+            if len(first.words) > _MANY:
+                got = f"more than {_MANY} different words in {first.name!r}"
                 raise InputError(f"numbers or at most {_MANY} classes in {where}", got)
-            self.class_names = tuple(sorted(found[0].words))
-
-    def parse(self, fields: Sequence[str]) -> Tensor:
-        """The truth of a row; a ``ValueError`` says why there is none."""
-        import torch
-
-        if self.task == "classes":
-            return torch.tensor([self._class(fields[0])])
-        values = [
-            math.nan if is_missing(text) else _number(text, name)
-            for text, name in zip(fields, self.names, strict=True)
-        ]
-        if self.task == "labels":
-            for value, name in zip(values, self.names, strict=True):
-                if value not in (0.0, 1.0) and not math.isnan(value):
-                    raise ValueError(f"label {name!r} is {value:g}, neither 0 nor 1 nor empty")
-        elif len(values) == 1:
-            if math.isnan(values[0]):
-                raise ValueError(f"target {self.names[0]!r} is empty")
-            return torch.tensor(values)
-        return torch.tensor([values])
-
-    def _class(self, text: str) -> int:
-        name, known = self.names[0], self.class_names
-        if is_missing(text) and text not in known:
-            raise ValueError(f"target {name!r} is empty")
-        if not known:
-            value = _number(text, name)
-            if not value.is_integer() or abs(value) > 2**53:
-                raise ValueError(f"target {name!r} is {text!r}, no whole number")
-            return int(value)
-        number = as_number(text)
-        if text not in known and number is not None and number.is_integer():
-            text = str(int(number))  # 1.0 and +1 are class 1
-        if text not in known:
-            some = ", ".join(known[:10])
-            raise ValueError(f"target {name!r} is {text!r}, none of the classes {some}")
-        return known.index(text)
+            names = tuple(sorted(first.words))
+        classes = [first.class_number(row, names) for row in range(len(first.fields))]
+        y = torch.tensor([-1 if isinstance(one, str) else one for one in classes])
+        return Targets(found, names, y, [one if isinstance(one, str) else "" for one in classes])
+    rows = range(len(first.fields))
+    flaws = [next(filter(None, (c.flaw(row, found) for c in columns)), "") for row in rows]
+    y = torch.tensor([column.values for column in columns]).t()
+    if found == "values" and len(columns) == 1:
+        y = y[:, 0]
+        empty = f"target {first.name!r} is empty"
+        flaws = [empty if first.missing[row] else flaws[row] for row in rows]
+    return Targets(found, (), y, flaws)
 
 
-def _infer_task(columns: Sequence[Column], fields: Sequence[Sequence[str]]) -> Task:
+def _infer_task(columns: Sequence[Column]) -> Task:
     """What columns hold that have these fields."""
     import torch
 
@@ -401,15 +392,6 @@ def _infer_task(columns: Sequence[Column], fields: Sequence[Sequence[str]]) -> T
                 f"words such as {min(column.words)!r} in {column.name!r}",
                 "Read a column of words as the only target.",
             )
-    numbers = [[as_number(text) for text in column] for column in fields]
-    known = [[math.nan if value is None else value for value in column] for column in numbers]
-    y = torch.tensor(known, dtype=torch.float64).t()
+    y = torch.tensor([column.values for column in columns], dtype=torch.float64).t()
     name = repr(columns[0].name) if len(columns) == 1 else "y"
     return infer_target(y, name=name).kind  # type: ignore[return-value]
-
-
-def _number(text: str, name: str) -> float:
-    value = as_number(text)
-    if value is None:
-        raise ValueError(f"target {name!r} is {text!r}, no finite number")
-    return value

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,7 +29,7 @@ from gduq.data.outputs import Reject, RejectList, check_output, check_outputs
 from gduq.data.table import MoleculeTable, check_source, is_table, tu_name
 from gduq.errors import InputError, one_line
 from gduq.graphs import Packed, check_graph
-from gduq.graphs.packed import cat_dim, to_ptr
+from gduq.graphs.packed import cat_dim
 
 __all__ = ["GraphSource", "Source", "read", "save", "stream"]
 
@@ -38,20 +37,14 @@ _FORMAT = "gduq.graphs 5"
 _PART = 4096  # graphs that are checked at a time
 
 
+@dataclass(frozen=True, eq=False)
 class GraphSource:
-    """Graphs that are there, with the names of classes that came with them (``found``)."""
+    """Graphs that are there, with what is known of their ``y``."""
 
-    def __init__(
-        self,
-        graphs: Sequence[Data],
-        found: tuple[str, ...] = (),
-        target_names: tuple[str, ...] = (),
-        class_names: Sequence[str] | None = None,
-    ) -> None:
-        self.graphs, self.found, self.target_names = graphs, found, target_names
-        self.class_names = tuple(class_names or found)
-        if found and self.class_names != found:
-            raise InputError(f"the classes {self.class_names}", found)
+    graphs: Sequence[Data]
+    class_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+    task: Task | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         return ((number, self.graphs[number]) for number in range(len(self.graphs)))
@@ -80,7 +73,7 @@ def stream(
         class_names: Classes in the order of their numbers; ``None``: as found in the data. Pass
             those of the training set to read a test set, which may not hold every class.
         task: What the target columns of a table hold: ``"classes"``, ``"labels"`` or ``"values"``;
-            ``None``: inferred, see `gduq.data.columns.TargetParser`.
+            ``None``: inferred, see `gduq.data.columns.parse_targets`.
 
     Example:
         >>> import tempfile
@@ -97,7 +90,10 @@ def stream(
     if is_table(path):
         return MoleculeTable(path, smiles, targets, class_names, task)
     packed = _read_graphs(path)
-    return GraphSource(packed, packed.class_names, packed.target_names, class_names)
+    known = packed.class_names
+    if known and class_names and tuple(class_names) != known:
+        raise InputError(f"the classes {', '.join(class_names)} in {path}", ", ".join(known))
+    return GraphSource(packed, known or tuple(class_names or ()), packed.target_names)
 
 
 def read(
@@ -180,12 +176,9 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
     _check(packed)
     tensors = {f"data/{name}": value for name, value in packed.tensors.items()}
     tensors |= {f"ptr/{name}": value for name, value in packed.ptrs.items()}
-    for name, strings in packed.texts.items():  # UTF-8 bytes, one string after the other
-        parts = [text.encode() for text in strings]
-        tensors[f"text/{name}"] = torch.frombuffer(
-            bytearray(b"".join(parts) or b" "), dtype=torch.uint8
-        )
-        tensors[f"ptr/{name}"] = to_ptr(torch.tensor([len(part) for part in parts]))
+    for name, strings in packed.texts.items():
+        text = bytearray(json.dumps(list(strings)).encode())
+        tensors[f"text/{name}"] = torch.frombuffer(text, dtype=torch.uint8)
     names = {"class_names": class_names or packed.class_names, "target_names": packed.target_names}
     words = {key: json.dumps([str(name) for name in value]) for key, value in names.items()}
     write_tensors(path, {**tensors, "nodes": packed.node_ptr}, {"format": _FORMAT, **words})
@@ -204,12 +197,9 @@ def _read_graphs(path: Path) -> Packed:
         for name, value in tensors.items():
             group, _, key = name.partition("/")
             groups[group][key] = value
-        ptrs, texts = groups["ptr"], dict[str, list[str]]()
-        for key, value in groups["text"].items():
-            raw = bytes(value.numpy())
-            texts[key] = [raw[a:b].decode() for a, b in pairwise(ptrs.pop(key).tolist())]
+        texts = {k: list(map(str, json.loads(bytes(v.numpy())))) for k, v in groups["text"].items()}
         named = (tuple(map(str, json.loads(words[k]))) for k in ("class_names", "target_names"))
-        packed = Packed(groups["data"], ptrs, nodes, texts, None, *named)
+        packed = Packed(groups["data"], groups["ptr"], nodes, texts, None, *named)
         _check(packed)
     except InputError:
         raise

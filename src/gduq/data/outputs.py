@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gduq._io import atomic_path
 from gduq.errors import InputError
@@ -50,14 +49,7 @@ def printable(text: str) -> str:
 
 
 def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
-    """The path, if a file of one of these endings (none: any) can be written there.
-
-    Example:
-        >>> check_output(Path("answers.xlsx"))
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected a file name that ends in .parquet, .csv, .jsonl, got ...
-    """
+    """The path, if a file of one of these endings (none: any) can be written there."""
     if endings and path.suffix not in endings:
         raise InputError(f"a file name that ends in {', '.join(endings)}", path.name)
     if path.is_dir():
@@ -73,13 +65,9 @@ def check_new(
     endings: tuple[str, ...] = (),
     reads: Iterable[Path | None] = (),
 ) -> None:
-    """Raise `InputError` unless a file can be written here and nothing is lost by it.
+    """Raise `InputError` unless a file (if any) can be written here and nothing is lost by it.
 
-    Args:
-        path: The file to write, if any.
-        force: Whether a file that is there may be replaced.
-        endings: What its name may end in; anything by default.
-        reads: Files that are never replaced; ``None`` is skipped.
+    One that is there may be replaced with ``force``, one among ``reads`` never.
     """
     if path is None:
         return
@@ -119,12 +107,8 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) ->
 
 def _same(one: Path, two: Path) -> bool:
     """Whether two paths are one file: by name, through links, or in another spelling."""
-    if one.resolve() == two.resolve():
-        return True
-    return one.exists() and two.exists() and one.samefile(two)
-
-
-# -- rows that are left out ------------------------------------------------------------------------
+    there = one.exists() and two.exists()
+    return one.resolve() == two.resolve() or (there and one.samefile(two))
 
 
 @dataclass(frozen=True)
@@ -155,18 +139,16 @@ class RejectList:
     columns = ("file", "row", "line", "reason", "text")
 
     def __init__(self, path: Path) -> None:
+        self.path, self.first, self._rows = path, "", list[list[str]]()
         if not path.parent.is_dir():
             raise InputError("a folder for the rejects that exists", path.parent)
-        self.path, self.first, self._rows = path, "", list[list[str]]()
-        if path.exists() and not self._is_ours():
+        header, start = ",".join(self.columns).encode(), b""
+        if path.is_file():
+            with path.open("rb") as file:
+                start = file.readline(200).strip()
+        if path.exists() and start != header:
             got = f"{path}, which exists and is no list of rejects"
             raise InputError("a new file for the rejects", got, "Choose another name.")
-
-    def _is_ours(self) -> bool:
-        if not self.path.is_file():
-            return False
-        with self.path.open("rb") as file:
-            return file.readline(200).strip() == ",".join(self.columns).encode()
 
     @property
     def rows(self) -> int:
@@ -182,7 +164,7 @@ class RejectList:
     def __enter__(self) -> RejectList:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None and (self._rows or self.path.exists()):
             with (
                 atomic_path(self.path) as path,

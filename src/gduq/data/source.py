@@ -25,6 +25,7 @@ from gduq.errors import InputError, one_line
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+    from gduq.data.files import Source
     from gduq.graphs import Splits
     from gduq.prediction import Target
 
@@ -71,6 +72,7 @@ def check_stored(source: object, trusted: bool = False, folder: Path | None = No
 
 
 def _check_outside(name: str, folder: Path) -> None:
+    """Raise where importing a name would run a module inside the folder."""
     _look_here()
     for module in accumulate(name.partition(":")[0].split("."), "{}.{}".format):
         try:
@@ -217,67 +219,69 @@ def read_own(
 
     ``seed`` is that of the cut, ``limit`` the number of rows in all splits together.
     """
+    from gduq.data.files import GraphSource, stream
     from gduq.graphs import View
-    from gduq.graphs.packed import try_pack
     from gduq.prediction import infer_target
 
-    opened = _opened(source, smiles, targets, task)
-    column, is_file = (by or "").partition("=")[2], isinstance(opened, MoleculeTable)
-    fields = opened.table.by_row(column) if column and is_file else {}
-    names = opened.table.by_row(ids[0]) if ids and is_file else {}
-    graphs, numbers, rejects = list[Any](), list[int](), list[tuple[int, Reject]]()
+    if is_object(source):
+        opened: Source = GraphSource(_dataset(source))
+    elif is_table(source):
+        opened = stream(source, smiles=smiles or "smiles", targets=targets, task=task)
+    else:
+        opened = stream(source)
+    table = opened.table if isinstance(opened, MoleculeTable) else None
+    column = (by or "").partition("=")[2]
+    fields = table.by_row(column) if column and table else {}
+    names = table.by_row(ids[0]) if ids and table else {}
+    rows, rejects = dict[int, Any](), dict[int, Reject]()
     for row, item in opened:
-        if not isinstance(item, Reject):
-            reason = _flaw(item, is_file)
-            if not reason and column and is_file and not fields[row]:
-                reason = f"{column!r} is empty"
-            item = Reject(name, 0, reason, str(item.get("smiles") or "")) if reason else item
         if isinstance(item, Reject):
-            rejects.append((row, item))
+            rejects[row] = item
+            continue
+        reason = _flaw(item) or (f"{column!r} is empty" if fields and not fields[row] else "")
+        if reason:
+            rejects[row] = Reject(name, 0, reason, str(item.get("smiles") or ""))
             continue
         if names:
             item.id = names[row]  # what a report calls it
-        graphs.append(item)
-        numbers.append(row)
-    _check_rejects(source, len(graphs), rejects)
-    target_names = opened.target_names
-    if targets and not is_file:
+        rows[row] = item
+    _check_rejects(source, len(rows), rejects)
+    target_names, graphs = opened.target_names, list(rows.values())
+    if targets and table is None:
         graphs, target_names = _choose_targets(graphs, target_names, targets), targets
-    known = {
-        "class_names": opened.class_names,
-        "target_names": tuple(unit_of(one)[0] for one in target_names),
-        "units": units,
-        "sources": (source,),
-        "name": name,
-    }
-    outputs = len(opened.class_names) or None
+    outputs, shown = len(opened.class_names) or None, dict[str, str]()
     if len(graphs) == 1 and graphs[0].get("train_mask") is not None:
-        return _cut_by_masks(graphs[0], by, task, outputs, known, seed, limit, rejects)
-    y = View(graphs).target
-    target = infer_target(y, outputs, opened.task if is_file else task)
-    usable = target.usable(y).tolist()
-    if not all(usable):
-        bad = [Reject(name, 0, "a target is empty", str(g.get("smiles") or "")) for g in graphs]
-        rejects += [(n, r) for n, r, good in zip(numbers, bad, usable, strict=True) if not good]
-        rejects.sort(key=lambda pair: pair[0])
-        graphs = [graph for graph, good in zip(graphs, usable, strict=True) if good]
-        numbers = [number for number, good in zip(numbers, usable, strict=True) if good]
+        splits, target = _cut_by_masks(graphs[0], by, task, outputs)
+        way, noun = "masks", "nodes"
+    else:
+        y = View(graphs).target
+        target = infer_target(y, outputs, opened.task or task)
+        for row, graph, usable in zip(rows, graphs, target.usable(y).tolist(), strict=True):
+            if not usable:
+                text = str(graph.get("smiles") or "")
+                rejects[row] = Reject(name, 0, "a target is empty", text)
+        graphs = [graph for row, graph in zip(rows, graphs, strict=True) if row not in rejects]
+        given = [fields[row] for row in rows if row not in rejects] if fields else None
         _check_rejects(source, len(graphs), rejects)
-    given = [fields[row] for row in numbers] if fields else None
-    if column and not is_file:
-        given = [_attribute(graph, column) for graph in graphs]
-    packed = try_pack(graphs) or graphs
-    return _cut(graphs, packed, target, given, by, known, seed, limit, rejects)
-
-
-def _opened(source: str, smiles: str | None, targets: tuple[str, ...], task: Task | None) -> Any:
-    from gduq.data.files import GraphSource, stream
-
-    if is_object(source):
-        return GraphSource(_dataset(source))
-    if is_table(source):
-        return stream(source, smiles=smiles or "smiles", targets=targets, task=task)
-    return stream(source)
+        splits, way, shown = _cut(graphs, target, given, by, seed)
+        noun = "molecules" if "smiles" in graphs[0] else "graphs"
+    left = f" {len(rejects)} row{'s are' if len(rejects) > 1 else ' is'} left out."
+    how = {"masks": "by its masks", "random": "at random"}.get(way, f"by {way}")
+    splits = splits.with_(
+        class_names=opened.class_names or getattr(target, "names", None) or (),
+        target_names=tuple(unit_of(one)[0] for one in target_names),
+        units=units,
+        sources=(source,),
+        name=name,
+        description=f"{sum(len(view) for _, view in splits)} {noun} of {name}, cut {how}."
+        f"{left if rejects else ''}",
+    )
+    splits = limit_splits(splits, limit, seed, target)
+    lines = tuple(
+        f"{split:<9} {len(view)} {noun}{'' if limit else shown.get(split, '')}, {_ROLES[split]}"
+        for split, view in splits
+    )
+    return OwnData(splits, target, way, lines, tuple(sorted(rejects.items())))
 
 
 @lru_cache(maxsize=2)
@@ -299,18 +303,15 @@ def _dataset(name: str) -> Sequence[Data]:
     return graphs
 
 
-def _flaw(graph: Data, is_molecule: bool) -> str:
+def _flaw(graph: Data) -> str:
     """Why no model should see a graph."""
     from gduq.graphs import check_graph
 
-    if graph.get("y") is None:
-        return "no target y"
     try:
-        if not is_molecule:
-            check_graph(graph)
+        check_graph(graph)
     except InputError as error:
         return one_line(error)
-    return ""
+    return "no target y" if graph.get("y") is None else ""
 
 
 def _choose_targets(
@@ -321,103 +322,56 @@ def _choose_targets(
     if missing:
         known = f"targets from {', '.join(names)}" if names else "no --target for unnamed targets"
         raise InputError(known, repr(missing[0]))
-    places, found = [list(names).index(name) for name in wanted], []
+    columns, found = [list(names).index(name) for name in wanted], []
     for graph in graphs:
         found.append(graph.__copy__())
-        found[-1].y = graph.y.reshape(1, -1)[:, places]
+        found[-1].y = graph.y.reshape(1, -1)[:, columns]
     return found
 
 
-def _attribute(graph: Data, name: str) -> Any:
-    if name not in graph:
-        known = ", ".join(sorted(map(str, graph.keys())))
-        raise InputError(f"graphs with an attribute {name!r} to cut by", f"only {known}")
-    value = graph[name]
-    if not hasattr(value, "numel"):
-        return value
-    if value.numel() != 1:
-        raise InputError(f"one {name!r} per graph", f"shape {list(value.shape)}")
-    return value.item()
-
-
-def _check_rejects(source: str, good: int, rejects: Sequence[tuple[int, Reject]]) -> None:
+def _check_rejects(source: str, good: int, rejects: Mapping[int, Reject]) -> None:
     """Raise where too little can be read."""
-    total = good + len(rejects)
+    total, reasons = good + len(rejects), list(rejects.values())
     if good and len(rejects) <= _MOST_REJECTED * total:
         return
     if not rejects:
         raise InputError(f"rows to learn from in {source}", "none")
-    gaps = any("target" in reject.reason for _, reject in rejects[:5])
+    gaps = any("target" in reject.reason for reject in reasons[:5])
     do = "Train on one --target at a time." if gaps else "Is the right column named by --smiles?"
-    got = f"{len(rejects)} of {total} that cannot; the first: {rejects[0][1]}"
+    got = f"{len(rejects)} of {total} that cannot; the first: {reasons[0]}"
     raise InputError(f"rows that can be read in {source}", got, do)
 
 
-# -- the cut ---------------------------------------------------------------------------------------
-
-
 def _cut(
-    graphs: Sequence[Data],
-    packed: Sequence[Data],
-    target: Target,
-    fields: Sequence[Any] | None,
-    by: str | None,
-    known: Mapping[str, Any],
-    seed: int,
-    limit: int | None,
-    rejects: Sequence[tuple[int, Reject]],
-) -> OwnData:
+    graphs: Sequence[Data], target: Target, fields: Sequence[str] | None, by: str | None, seed: int
+) -> tuple[Splits, str, dict[str, str]]:
+    """The graphs cut; by what; and how each split differs."""
     import torch
 
     from gduq.graphs import View
+    from gduq.graphs.packed import try_pack
     from gduq.shifts.cuts import Domain, cut, make_splits
 
-    what, usual = ("molecules", "scaffold") if "smiles" in graphs[0] else ("graphs", "size")
-    way = by or usual
-    strata = target.strata(View(packed).target)
-    while True:
-        domain = Domain.of(way, graphs, fields)
-        values, called = (None, "") if domain is None else (domain.values, domain.name)
-        try:
-            rows = cut(values, strata, seed=seed, name=called)
-            break
-        except InputError:
-            if by is not None or way != "scaffold" or len(graphs) < 40:
-                raise
-            way = "size"  # most molecules have one scaffold
-    how = "at random" if way == "random" else f"by {way}"
-    left = f" {len(rejects)} row{'s are' if len(rejects) > 1 else ' is'} left out."
-    splits = make_splits(
-        View(packed),
-        rows,
-        torch.zeros(len(graphs)) if values is None else values,
-        name=known["name"],
-        description=f"{len(graphs)} {what} of {known['name']}, cut {how}.{left if rejects else ''}",
-    )
-    splits = splits.with_(**{**known, "class_names": known["class_names"] or _names(target)})
-    splits = limit_splits(splits, limit, seed, target)
-    lines = []
-    for split, view in splits:
-        where = "" if domain is None or limit else f" ({domain.describe(rows[split])})"
-        lines.append(f"{split:<9} {len(view)} {what}{where}, {_ROLES[split]}")
-    return OwnData(splits, target, way, tuple(lines), tuple(rejects))
-
-
-def _names(target: Target) -> tuple[str, ...]:
-    """Of classes that are not just numbered."""
-    return getattr(target, "names", None) or ()
+    view = View(try_pack(graphs) or graphs)
+    strata = target.strata(view.target)
+    way = by or ("scaffold" if "smiles" in graphs[0] else "size")
+    domain = Domain.of(way, graphs, fields)
+    values, called = (None, None) if domain is None else (domain.values, domain.name)
+    try:
+        parts = cut(values, strata, seed=seed, name=called)
+    except InputError:
+        if by is not None or way != "scaffold" or len(graphs) < 40:
+            raise
+        return _cut(graphs, target, fields, "size", seed)  # most molecules have one scaffold
+    if domain is None:
+        return make_splits(view, parts, torch.zeros(len(graphs))), way, {}
+    shown = {split: f" ({domain.describe(rows)})" for split, rows in parts.items()}
+    return make_splits(view, parts, domain.values), way, shown
 
 
 def _cut_by_masks(
-    graph: Data,
-    by: str | None,
-    task: Task | None,
-    outputs: int | None,
-    known: Mapping[str, Any],
-    seed: int,
-    limit: int | None,
-    rejects: Sequence[tuple[int, Reject]],
-) -> OwnData:
+    graph: Data, by: str | None, task: Task | None, outputs: int | None
+) -> tuple[Splits, Target]:
     """One graph that says itself which nodes are for what."""
     import torch
 
@@ -431,9 +385,5 @@ def _cut_by_masks(
     if missing or any(graph[mask].dim() > 1 for mask in masks.values()):
         raise InputError("train_mask, val_mask and test_mask of one column", missing or "several")
     views: dict[str, Any] = {split: View(graph, graph[mask]) for split, mask in masks.items()}
-    target = infer_target(torch.cat([view.target for view in views.values()]), outputs, task)
-    splits = Splits(**views, description=f"{known['name']}, cut by its masks.")
-    splits = splits.with_(**{**known, "class_names": known["class_names"] or _names(target)})
-    splits = limit_splits(splits, limit, seed, target)
-    lines = (f"{split:<9} {len(view)} nodes, {_ROLES[split]}" for split, view in splits)
-    return OwnData(splits, target, "masks", tuple(lines), tuple(rejects))
+    y = torch.cat([view.target for view in views.values()])
+    return Splits(**views), infer_target(y, outputs, task)

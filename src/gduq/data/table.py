@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gduq.data.columns import TargetParser, Task, resolve_column
+from gduq.data.columns import Column, Targets, Task, parse_targets, resolve_column
 from gduq.data.outputs import Reject
 from gduq.data.smiles import molecules
 from gduq.errors import InputError, not_installed
@@ -30,7 +30,6 @@ __all__ = ["FORMATS", "SHEETS", "MoleculeTable", "Table", "check_columns", "chec
 FORMATS = "a .csv or .tsv table, a .safetensors file of graphs, or a TU folder"
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _AT_A_TIME = 64  # rows
-_MOST_LINES = 100  # of one row
 
 
 def is_table(path: str | Path) -> bool:
@@ -95,7 +94,8 @@ def read_table(path: str | Path) -> Table:
     """All rows of a table; those that are damaged are listed. A file is read once.
 
     Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the first line has none,
-    by semicolons. Blank lines are no rows.
+    by semicolons. Blank lines are no rows. A quote that is not closed refuses the file: where it
+    ends is not known.
     """
     path = Path(path)
     if not path.is_file():
@@ -126,49 +126,36 @@ def _read(path: Path, *state: int) -> Table:
     delimiter = "\t" if path.suffix == ".tsv" else ","
     if delimiter not in first and ";" in first:
         delimiter = ";"
-    names, line = _row(lines, 0, delimiter) if lines else ([], 0)
-    if isinstance(names, str) or not names:
-        raise InputError(f"a line of column names in {path}", names or "an empty file")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        names = [name.strip().encode(errors="replace").decode() for name in next(reader, [])]
+    except csv.Error as error:
+        raise InputError(f"a line of column names in {path}", error) from error
+    if not names:
+        raise InputError(f"a line of column names in {path}", "none")
     rows, begins, rejects = dict[int, list[str]](), list[int](), dict[int, Reject]()
-    while line < len(lines):
-        found, end = _row(lines, line, delimiter, len(names))
-        if isinstance(found, str) or any(found):
-            number = len(begins)
-            begins.append(line + 1)
-            if isinstance(found, str):
-                text = lines[line].strip()[:200].encode(errors="replace").decode()
-                rejects[number] = Reject(path.name, line + 1, found, text)
-            else:
-                rows[number] = found
-        line = end
-    names = [name.strip().encode(errors="replace").decode() for name in names]
+    while (line := reader.line_num + 1) <= len(lines):
+        row, flaw = list[str](), ""
+        try:
+            row = [field.strip() for field in next(reader)]
+        except csv.Error as error:  # the reader goes on with the next line
+            flaw = str(error)
+        if not flaw and not any(row):
+            continue
+        if not flaw and len(row) != len(names):
+            flaw = f"{len(row)} fields instead of {len(names)}"
+        if flaw and reader.line_num > line:
+            raise InputError(f"quotes that are closed in {path}", f"one in line {line} that is not")
+        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
+            flaw = flaw or "bytes that are no UTF-8"
+        if flaw:
+            text = lines[line - 1].strip()[:200].encode(errors="replace").decode()
+            rejects[len(begins)] = Reject(path.name, line, flaw, text)
+        else:
+            rows[len(begins)] = row
+        begins.append(line)
     frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object)
     return Table(path, frame, begins, rejects)
-
-
-def _row(
-    lines: Sequence[str], start: int, delimiter: str, width: int | None = None
-) -> tuple[list[str] | str, int]:
-    """The fields of the row that begins in a line, or what is wrong with it; and where the next
-    row begins. A quoted field may hold line breaks; a quote that is never closed costs its own
-    line."""
-    most = start + (_MOST_LINES if '"' in lines[start] else 1)
-    flaw = f"a quote that is not closed: {lines[start].strip()[:150]}"
-    for end in range(start + 1, min(most, len(lines)) + 1):
-        try:
-            (row,) = csv.reader(lines[start:end], delimiter=delimiter, strict=True) or [[]]
-        except (csv.Error, ValueError) as error:
-            flaw = str(error) if '"' not in lines[start] else flaw
-            continue
-        row = [field.strip() for field in row]
-        if width not in (None, len(row)) and any(row):
-            if end > start + 1:
-                continue  # it swallowed other rows
-            return f"{len(row)} fields instead of {width}", end
-        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
-            return ("bytes that are no UTF-8" if width else row), end
-        return row, end
-    return flaw, start + 1
 
 
 class MoleculeTable:
@@ -181,7 +168,7 @@ class MoleculeTable:
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
             found. Pass those of the training set when a test set may not hold every class.
-        task: What the target columns hold; ``None``: see `gduq.data.columns.TargetParser`.
+        task: What the target columns hold; ``None``: see `gduq.data.columns.parse_targets`.
     """
 
     def __init__(
@@ -197,41 +184,42 @@ class MoleculeTable:
         self.table = read_table(path)
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
         column = resolve_column(path, self.table.names, smiles, any_case=True)
-        self._smiles = self.table.fields(column)
-        self._places = {row: place for place, row in enumerate(self.table.frame.index)}
-        self._fields = [self.table.fields(name) for name in self.target_names]
-        self._parser = TargetParser(path, self.target_names, self._fields, task, class_names)
-        self.class_names = self._parser.class_names
-        self.task = self._parser.task if self.target_names else None
+        self._smiles = self.table.by_row(column)
+        self._places = {row: place for place, row in enumerate(self._smiles)}
+        self._targets: Targets | None = None
+        self.task, self.class_names = task, tuple(class_names or ())
+        if self.target_names:
+            columns = [Column(name, self.table.fields(name)) for name in self.target_names]
+            self._targets = parse_targets(path, columns, task, class_names)
+            self.task, self.class_names = self._targets.task, self._targets.class_names
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         """Rows with their numbers, some of them read ahead while the last ones are used."""
         rows = range(len(self.table.lines))
+        ahead: Future[list[Data | Reject]] | None = None
         parts = [rows[start : start + _AT_A_TIME] for start in rows[::_AT_A_TIME]]
         with ThreadPoolExecutor(1) as thread:
-            coming = thread.submit(self._read, parts[0]) if parts else None
-            for after in [*parts[1:], None] if parts else ():
-                assert coming is not None
-                part = coming.result()
-                coming = None if after is None else thread.submit(self._read, after)
-                yield from part
+            for part in [*parts, None]:
+                done, ahead = ahead, None if part is None else thread.submit(self._read, part)
+                if done is not None:
+                    yield from zip(parts.pop(0), done.result(), strict=True)
 
-    def _read(self, rows: range) -> list[tuple[int, Data | Reject]]:
-        places = [self._places.get(row) for row in rows]
-        graphs = iter(molecules([self._smiles[place] for place in places if place is not None]))
-        found: list[tuple[int, Data | Reject]] = []
-        for row, place in zip(rows, places, strict=True):
-            if place is None:
-                found.append((row, self.table.rejects[row]))
+    def _read(self, rows: range) -> list[Data | Reject]:
+        table, targets = self.table, self._targets
+        found: list[Data | Reject] = []
+        graphs = iter(molecules([self._smiles[row] for row in rows if row in self._smiles]))
+        for row in rows:
+            if row not in self._smiles:
+                found.append(table.rejects[row])
                 continue
-            item: Any = next(graphs)
-            try:
-                if self._fields and not isinstance(item, str):
-                    item.y = self._parser.parse([column[place] for column in self._fields])
-            except ValueError as error:
-                item = str(error)
-            if isinstance(item, str):
-                text = ",".join(self.table.frame.iloc[place])[:200]
-                item = Reject(self.table.path.name, self.table.lines[row], item, text)
-            found.append((row, item))
+            place, graph = self._places[row], next(graphs)
+            flaw = targets.flaws[place] if targets is not None else ""
+            if flaw or isinstance(graph, str):
+                reason = graph if isinstance(graph, str) else flaw
+                text = ",".join(table.frame.iloc[place])[:200]
+                found.append(Reject(table.path.name, table.lines[row], reason, text))
+                continue
+            if targets is not None:
+                graph.y = targets.y[place : place + 1].clone()
+            found.append(graph)
         return found

@@ -282,7 +282,7 @@ def _measured(case: Case, kind: str) -> Iterator[Record]:
             bare = few and measure in _RANKED
             yield case.record("metrics", split, measure, value.value if bare else value)
         if "accuracy" in found:
-            yield case.record("metrics", split, "majority", metrics.majority(p).accuracy)
+            yield case.record("metrics", split, "majority", metrics.majority(p))
 
 
 def _subgroups(case: Case) -> Iterator[Record]:

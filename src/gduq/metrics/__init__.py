@@ -1,30 +1,26 @@
 """Metrics: pure functions of a prediction of any kind, or of logits and labels."""
 
-from gduq.metrics.calibration_errors import (
-    Binning,
-    Norm,
-    Reliability,
-    adaptive_ece,
-    classwise_ece,
-    ece,
-    reliability,
-)
 from gduq.metrics.classes import (
-    Majority,
+    Reliability,
+    RiskCoverage,
     accuracy,
+    adaptive_ece,
+    aurc,
     average_precision,
     balanced_accuracy,
     brier,
+    classwise_ece,
+    ece,
     gap,
     majority,
     nll,
+    reliability,
+    risk_coverage,
     roc_auc,
     sharpness,
 )
 from gduq.metrics.ranking import Separation, aupr, auroc, false_positive_rate, separation
 from gduq.metrics.resampling import Interval, bootstrap, bootstrap_all
-from gduq.metrics.rows import Rows, read
-from gduq.metrics.selective import RiskCoverage, aurc, risk_coverage
 from gduq.metrics.tables import label_table, label_thresholds, measures, subgroups
 from gduq.metrics.values import (
     CalibrationCurve,
@@ -41,11 +37,10 @@ from gduq.metrics.values import (
 )
 
 __all__ = [
-    "Binning", "CalibrationCurve", "Interval", "Majority", "Norm", "Reliability",
-    "RiskCoverage", "Rows", "Separation", "accuracy", "adaptive_ece", "aupr", "aurc", "auroc",
-    "average_precision", "balanced_accuracy", "bootstrap", "bootstrap_all", "brier",
-    "calibration_curve", "classwise_ece", "coverage", "crps", "ece", "ence", "false_positive_rate",
-    "gap", "label_table", "label_thresholds", "mae", "majority", "measures", "miscalibration_area",
-    "nll", "r2", "read", "reliability", "risk_coverage", "rmse", "roc_auc",
-    "separation", "sharpness", "spearman", "subgroups", "width",
+    "CalibrationCurve", "Interval", "Reliability", "RiskCoverage", "Separation", "accuracy",
+    "adaptive_ece", "aupr", "aurc", "auroc", "average_precision", "balanced_accuracy", "bootstrap",
+    "bootstrap_all", "brier", "calibration_curve", "classwise_ece", "coverage", "crps", "ece",
+    "ence", "false_positive_rate", "gap", "label_table", "label_thresholds", "mae", "majority",
+    "measures", "miscalibration_area", "nll", "r2", "reliability", "risk_coverage", "rmse",
+    "roc_auc", "separation", "sharpness", "spearman", "subgroups", "width",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics of classes and labels: right answers, likelihood, Brier score, ranking, base rates."""
+"""Metrics of classes and labels: right answers, proper scores, ranking, calibration, selection."""
 
 from __future__ import annotations
 
@@ -10,31 +10,24 @@ import torch
 from torch import Tensor
 
 from gduq.metrics.ranking import Curve
+from gduq.metrics.resampling import check_level, wilson
 from gduq.metrics.rows import (
     ANY,
     POSITIVE,
     UNIT,
-    LabelRows,
+    ClassRows,
     Predicted,
-    Rows,
+    check_bins,
+    class_rows,
+    equal_bins,
+    folded_mean,
     metric,
-    read,
-    read_any,
-    read_ranked,
+    ranked_rows,
 )
 
-__all__ = [
-    "Majority",
-    "accuracy",
-    "average_precision",
-    "balanced_accuracy",
-    "brier",
-    "gap",
-    "majority",
-    "nll",
-    "roc_auc",
-    "sharpness",
-]
+__all__ = ["Reliability", "RiskCoverage", "accuracy", "adaptive_ece", "aurc", "average_precision",
+           "balanced_accuracy", "brier", "classwise_ece", "ece", "gap", "majority", "nll",
+           "reliability", "risk_coverage", "roc_auc", "sharpness"]  # fmt: skip
 
 
 @metric(classes=UNIT)
@@ -51,8 +44,34 @@ def accuracy(p: Predicted, target: Tensor | None = None) -> float:
         >>> accuracy(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0]))
         0.5
     """
-    rows = read(p, target)
-    return rows.out(rows.mean(rows.right))
+    rows = class_rows(p, target)
+    return rows.out(rows.mean(rows.held))
+
+
+@metric(classes=UNIT)
+def majority(p: Predicted, target: Tensor | None = None) -> float:
+    """Accuracy of always giving the most common answer of the same rows.
+
+    Example:
+        >>> majority(torch.zeros(10, 2), torch.tensor([0] * 9 + [1]))
+        0.9
+    """
+    rows = class_rows(p, target)
+    (count,) = rows.sums(rows.labels, rows.p.num_classes)
+    return rows.out(count.amax(dim=1) / count.sum(dim=1))
+
+
+@metric(classes=UNIT)
+def balanced_accuracy(p: Predicted, target: Tensor | None = None) -> float:
+    """Share of right answers within each class that has rows, averaged over classes.
+
+    Example:
+        >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
+        0.5
+    """
+    rows = class_rows(p, target)
+    count, hits = rows.sums(rows.labels, rows.p.num_classes, rows.held)
+    return rows.out((hits / count).nanmean(dim=1))
 
 
 @metric(classes=POSITIVE, values=ANY)
@@ -65,7 +84,7 @@ def nll(p: Predicted, target: Tensor | None = None) -> float:
         >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
         0.6931
     """
-    rows = read_ranked(p, target)
+    rows = ranked_rows(p, target)
     return rows.out(rows.mean(rows.nll))
 
 
@@ -77,9 +96,9 @@ def brier(p: Predicted, target: Tensor | None = None) -> float:
         >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         0.5
     """
-    rows = read(p, target)
-    picked = rows.true(rows.probs).double()
-    return rows.out(rows.mean(rows.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0))
+    rows = class_rows(p, target)
+    squares = rows.p.probs.double().square().sum(dim=-1)
+    return rows.out(rows.mean(squares - 2.0 * rows.of_truth(rows.p.probs) + 1.0))
 
 
 @metric(classes=UNIT, values=POSITIVE)
@@ -92,7 +111,7 @@ def sharpness(p: Predicted, target: Tensor | None = None) -> float:
         >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
         0.725
     """
-    rows = read_ranked(p, target, labelled=False)
+    rows = ranked_rows(p, target, labelled=False)
     return rows.out(rows.sharpness)
 
 
@@ -109,8 +128,11 @@ def gap(p: Predicted, target: Tensor | None = None) -> float:
         >>> gap(torch.zeros(40, 2), torch.zeros(40).long())
         -0.5
     """
-    rows = read_ranked(p, target)
+    rows = ranked_rows(p, target)
     return rows.out(rows.gap)
+
+
+# -- ranking ---------------------------------------------------------------------------------------
 
 
 @metric(classes=UNIT)
@@ -124,7 +146,7 @@ def roc_auc(p: Predicted, target: Tensor | None = None) -> float:
         >>> roc_auc(torch.tensor([0.1, -2.0, 3.0, -1.0]), torch.tensor([0, 0, 1, 1]))
         0.75
     """
-    rows = read(p, target)
+    rows = class_rows(p, target)
     return rows.out(_over_classes(rows, Curve.auroc))
 
 
@@ -138,66 +160,211 @@ def average_precision(p: Predicted, target: Tensor | None = None) -> float:
         >>> average_precision(torch.tensor([0.1, -2.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 1]))
         1.0
     """
-    rows = read(p, target)
+    rows = class_rows(p, target)
     return rows.out(_over_classes(rows, Curve.average_precision))
 
 
-@metric(classes=UNIT)
-def balanced_accuracy(p: Predicted, target: Tensor | None = None) -> float:
-    """Share of right answers within each class that has rows, averaged over classes.
-
-    Example:
-        >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
-        0.5
-    """
-    rows = read(p, target)
-    hits = rows.sums(rows.labels, rows.num_classes, rows.right)
-    return rows.out((hits / rows.sums(rows.labels, rows.num_classes)).nanmean(dim=1))
-
-
-class Majority(NamedTuple):
-    """What can be had without looking at a row."""
-
-    accuracy: float
-    brier: float
-    nll: float
-
-
-def majority(p: Predicted, target: Tensor | None = None) -> Majority:
-    """Accuracy of always giving the most common answer; Brier score and NLL of the base rates.
-
-    The shares of the classes are those of the same rows, so no constant answer does better.
-
-    Example:
-        >>> majority(torch.zeros(10, 2), torch.tensor([0] * 9 + [1])).accuracy
-        0.9
-    """
-    rows = read_any(p, target)
-    if isinstance(rows, LabelRows):
-        parts = [majority(part) for _, part in rows.parts.values()]
-        if not parts:
-            return Majority(math.nan, math.nan, math.nan)
-        return Majority(*(sum(column) / len(parts) for column in zip(*parts, strict=True)))
-    labels = read(rows).labels
-    share = labels.bincount().double() / len(labels)
-    brier, nll = 1.0 - share.square().sum(), torch.special.entr(share).sum()
-    return Majority(float(share.max()), float(brier), float(nll))
-
-
-def _over_classes(rows: Rows, measure: Callable[[Curve], Tensor]) -> Tensor:
+def _over_classes(rows: ClassRows, measure: Callable[[Curve], Tensor]) -> Tensor:
     """The mean over classes, each against the rest; of two classes the second alone ``[R]``."""
-    first, counts = (1 if rows.num_classes == 2 else 0), rows.weights
-    found, logits = [], rows.logits.double()
-    for c in range(first, rows.num_classes):
-        inside, score = rows.labels == c, _log_odds(logits, c)
-        curve = Curve(score[~inside], score[inside])
-        curve = curve.drawn(counts[:, ~inside], counts[:, inside])
-        some = (curve.total_n.squeeze(1) > 0) & (curve.total_k.squeeze(1) > 0)
-        found.append(measure(curve).masked_fill(~some, math.nan))
+    found, logs = [], rows.p.log_probs.double()
+    for c in range(1 if rows.p.num_classes == 2 else 0, rows.p.num_classes):
+        rest = torch.cat([logs[:, :c], logs[:, c + 1 :]], dim=1)
+        odds = logs[:, c] - rest.logsumexp(dim=1)  # ranks as a probability that may round to 1
+        count, positive = rows.by(odds, rows.labels == c)
+        curve = Curve(count - positive, positive)
+        none = (curve.total_n == 0) | (curve.total_k == 0)
+        found.append(measure(curve).masked_fill(none[:, 0], math.nan))
     return torch.stack(found).nanmean(dim=0)
 
 
-def _log_odds(logits: Tensor, c: int) -> Tensor:
-    """Of class ``c`` ``[m]``: ranks rows as its probability does, which may round to 1."""
-    rest = torch.cat([logits[:, :c], logits[:, c + 1 :]], dim=1)
-    return logits[:, c] - rest.logsumexp(dim=1)
+# -- calibration -----------------------------------------------------------------------------------
+
+
+@metric(classes=UNIT)
+def ece(
+    p: Predicted,
+    target: Tensor | None = None,
+    *,
+    bins: int = 15,
+    debias: bool = False,
+    strict: bool = True,
+) -> float:
+    r"""Expected calibration error of the most likely class; of labels the mean over labels.
+
+    With bin b, :math:`[e_b, e_{b+1})`, the last one closed, holding :math:`n_b` of m rows, their
+    accuracy :math:`a_b` and mean confidence :math:`\bar p_b`, it is
+    :math:`\sum_b \tfrac{n_b}{m} |a_b - \bar p_b|`. Noise makes it positive even for a calibrated
+    model: by about :math:`\sqrt{B/m}`.
+
+    Args:
+        p: A `gduq.ClassPrediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
+        bins: Number of bins B, of equal width.
+        debias: Subtract most of what noise adds: the mean of :math:`|a_b - \bar p_b|` beyond a gap
+            without noise.
+        strict: ``False`` allows fewer rows than bins; the result then mostly measures noise.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+        >>> ece(logits, torch.tensor([0, 0]), bins=2)
+        0.5
+    """
+    rows = class_rows(p, target)
+    check_bins(rows, bins, strict)
+    return rows.out(
+        _bin_error(_width_bins(rows, rows.p.confidence, rows.top_correct, bins), debias)
+    )
+
+
+@metric(classes=UNIT)
+def adaptive_ece(
+    p: Predicted,
+    target: Tensor | None = None,
+    *,
+    bins: int = 15,
+    debias: bool = False,
+    strict: bool = True,
+) -> float:
+    """`ece` over bins with equally many rows (Nguyen and O'Connor, 2015).
+
+    Rows of equal confidence that fall into two bins are shared between them evenly.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]], dtype=torch.float64)
+        >>> round(adaptive_ece(logits, torch.tensor([0, 0]), bins=2), 3)
+        0.75
+    """
+    rows = class_rows(p, target)
+    check_bins(rows, bins, strict)
+    sums = rows.by(rows.p.confidence, rows.p.confidence, rows.top_correct)
+    return rows.out(_bin_error(equal_bins(sums, bins), debias))
+
+
+@metric(classes=UNIT)
+def classwise_ece(
+    p: Predicted, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
+) -> float:
+    r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019).
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+        >>> classwise_ece(logits, torch.tensor([0, 0]), bins=2)
+        0.5
+    """
+    rows = class_rows(p, target)
+    check_bins(rows, bins, strict)
+    columns = enumerate(rows.p.probs.unbind(dim=1))
+    each = [_bin_error(_width_bins(rows, q, rows.labels == c, bins)) for c, q in columns]
+    return rows.out(torch.stack(each).mean(dim=0))
+
+
+class Reliability(NamedTuple):
+    """A reliability curve over B bins; empty bins hold NaN."""
+
+    edges: Tensor  # [B + 1]
+    rows: Tensor  # [B], how many
+    confidence: Tensor  # [B], mean in the bin
+    accuracy: Tensor  # [B]
+    low: Tensor  # [B], Wilson interval of the accuracy
+    high: Tensor  # [B]
+
+
+def reliability(
+    p: Predicted,
+    target: Tensor | None = None,
+    *,
+    bins: int = 15,
+    level: float = 0.95,
+    strict: bool = True,
+) -> Reliability:
+    """Accuracy against confidence, bin by bin, with Wilson intervals of that ``level``.
+
+    Example:
+        >>> curve = reliability(torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]), bins=2)
+        >>> curve.rows, curve.accuracy
+        (tensor([0., 4.], dtype=torch.float64), tensor([ nan, 0.7500], dtype=torch.float64))
+    """
+    rows = class_rows(p, target)
+    check_bins(rows, bins, strict)
+    sums = _width_bins(rows, rows.p.confidence, rows.top_correct, bins)
+    count, prob, hit = (part[0] for part in sums)
+    edges = torch.arange(bins + 1, dtype=torch.float64) / bins
+    ends = wilson(hit / count, count, check_level(level))
+    return Reliability(edges, count, prob / count, hit / count, *ends)
+
+
+def _width_bins(rows: ClassRows, probs: Tensor, hits: Tensor, bins: int) -> list[Tensor]:
+    """Count, sum of probabilities and of hits in bins of equal width, ``[R, B]`` each."""
+    # edges as NumPy's linspace rounds them, so values on an edge go where other libraries put them
+    edges = torch.arange(1, bins, dtype=torch.float64) * (1.0 / bins)
+    index = torch.bucketize(probs.double().contiguous(), edges, right=True)
+    return rows.sums(index, bins, probs, hits)
+
+
+def _bin_error(sums: list[Tensor], debias: bool = False) -> Tensor:
+    """The calibration error ``[R]`` of count, probabilities and hits in bins."""
+    count, prob, hit = sums
+    filled = count.clamp_min(1.0)
+    gap = (hit - prob).abs() / filled
+    if debias:  # what is likely noise, given a calibrated bin's variance
+        mean = (prob / filled).clamp(0.0, 1.0)
+        variance = mean * (1.0 - mean) / filled
+        clean = (gap.square() - variance).clamp_min(0.0).sqrt()
+        gap = gap - (folded_mean(clean, variance.sqrt()) - clean)
+    return (count * gap).sum(dim=1).clamp_min(0.0) / count.sum(dim=1)
+
+
+# -- selection -------------------------------------------------------------------------------------
+
+
+class RiskCoverage(NamedTuple):
+    """A risk-coverage curve, from the most certain row to all of them."""
+
+    coverage: Tensor  # [m], i / m
+    risk: Tensor  # [m], share of errors (values: mean squared error) of the i most certain rows
+    threshold: Tensor  # [m], confidence (values: std) of the i-th
+
+
+def risk_coverage(p: Predicted, target: Tensor | None = None) -> RiskCoverage:
+    r"""Share of errors (of values mean squared error) among the i most certain rows, i = 1 ... m.
+
+    Rows of equal confidence are counted as in a random order, on average.
+
+    Args:
+        p: A `gduq.ClassPrediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 9.0], [0.0, 1.0]])
+        >>> risk_coverage(logits, torch.tensor([1, 0])).risk
+        tensor([0.0000, 0.5000], dtype=torch.float64)
+    """
+    rows = ranked_rows(p, target)
+    count, loss = (part[0] for part in rows.by(rows.uncertainty, rows.loss))
+    each = (loss / count).repeat_interleave(count.long())
+    size = torch.arange(1, len(each) + 1, dtype=torch.float64)
+    return RiskCoverage(
+        size / len(each), each.cumsum(dim=0) / size, rows.uncertainty.sort().values.abs()
+    )
+
+
+@metric(classes=UNIT, values=POSITIVE)
+def aurc(p: Predicted, target: Tensor | None = None) -> float:
+    r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
+
+    It mixes accuracy with how well confidence ranks the errors last; smaller is better.
+
+    Example:
+        >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+        0.25
+    """
+    rows = ranked_rows(p, target)
+    count, loss = rows.by(rows.uncertainty, rows.loss)
+    upto, lost = count.cumsum(dim=1), loss.cumsum(dim=1)
+    before, rate = upto - count, loss / count.clamp_min(1.0)
+    # of n tied rows with mean loss a after N rows with losses E: the sum of (E + ja) / (N + j)
+    sums = torch.arange(1.0, float(upto.max()) + 1, dtype=torch.float64).reciprocal().cumsum(dim=0)
+    harmonic = torch.nn.functional.pad(sums, (1, 0))
+    apart = harmonic[upto.long()] - harmonic[before.long()]
+    risks = loss + (lost - loss - rate * before) * apart
+    return rows.out(risks.sum(dim=1) / upto[:, -1])

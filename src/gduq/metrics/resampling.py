@@ -12,26 +12,24 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.rows import (
-    ABOUT,
     ANY,
-    PROMISED,
+    METRICS,
     AnyRows,
+    ClassRows,
     LabelRows,
     Limits,
     Predicted,
-    Rows,
     ValueRows,
-    read_any,
+    read,
 )
 from gduq.prediction import Prediction
 
 __all__ = ["Interval", "bootstrap", "bootstrap_all"]
 
 Metric = Callable[..., float]
-FEWEST = 5  # rows of a class below which a ranking has no interval
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
-_KEPT = 10_000_000  # draws that are kept for the next call: 20 MB each
-_SHARES = {("accuracy", Rows.kind), ("coverage", ValueRows.kind)}  # of rows: Wilson's interval
+_CACHED = 10_000_000  # draws that are kept for the next call: 20 MB each
+_SHARES = (("accuracy", ClassRows), ("coverage", ValueRows))  # of rows: Wilson's interval
 _RANKINGS = ("roc_auc", "average_precision")
 
 
@@ -89,28 +87,42 @@ def bootstrap_all(
 ) -> dict[str, Interval]:
     """`bootstrap` for several metrics on the same resamples; options by `functools.partial`."""
     check_sampling(resamples, level)
-    rows = read_any(p, target, labelled=False)
-    source = p if isinstance(p, Prediction) and target is None else rows
-    ours = {name: _limits(metric, rows.kind) for name, metric in metrics.items()}
-    point = {n: _number(metric, rows if ours[n] else source) for n, metric in metrics.items()}
+    rows = read(p, target)
+    ours = {name: _limits(metric, rows) for name, metric in metrics.items()}
+    point = {n: _number(metric(rows if ours[n] else rows.p)) for n, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
-        drawn = rows.weighted(counts)  # shared, so that what several metrics need is made once
+        drawn = rows.weighted(counts)
         for n, metric in metrics.items():
-            part = resampled(metric, drawn) if ours[n] else _one_by_one(metric, counts, source)
-            draws[n].append(part)
+            mine = ours[n] is not None
+            draws[n].append(
+                resampled(metric, drawn) if mine else _one_by_one(metric, counts, rows.p)
+            )
     found = {}
     for n, metric in metrics.items():
-        called = _unwrap(metric).__name__ if ours[n] else ""
-        if (called, rows.kind) in _SHARES:
+        name = _unwrap(metric).__name__ if ours[n] else ""
+        if (name, type(rows)) in _SHARES:
             found[n] = share_interval(point[n], len(rows), level)
-        elif called in _RANKINGS and _few(rows):
+        elif name in _RANKINGS and cast(ClassRows | LabelRows, rows).has_rare_class:
             found[n] = Interval(point[n], math.nan, math.nan)
         else:
             found[n] = interval(point[n], torch.cat(draws[n]), level, *ours[n] or ANY)
-            if called == "gap":
-                found[n] = _with_share(found[n], rows, level)
+        if name == "gap" and not isinstance(rows, LabelRows):
+            found[n] = _gap_interval(found[n], rows, level)
     return found
+
+
+def _gap_interval(found: Interval, rows: ClassRows | ValueRows, level: float) -> Interval:
+    """With the interval of the share of rows that hold, where resamples cannot tell it."""
+    held = float(rows.held.mean())
+    if not rows.fixed_promise and held not in (0.0, 1.0):
+        return found
+    value, promise = found.value, found.value + held
+    _, low, high = share_interval(held, len(rows), level)
+    low, high = promise - high, promise - low
+    if rows.fixed_promise:
+        return Interval(value, low, high)
+    return Interval(value, min(found.low, low), max(found.high, high))
 
 
 def check_sampling(resamples: int, level: float) -> None:
@@ -127,24 +139,9 @@ def check_level(level: float) -> float:
     return level
 
 
-def _with_share(found: Interval, rows: AnyRows, level: float) -> Interval:
-    """The gap with the interval of the share in it, where resamples cannot tell it."""
-    if isinstance(rows, ValueRows):
-        promised, held = PROMISED, PROMISED - found.value
-    elif isinstance(rows, Rows) and (held := float(rows.right.mean())) in (0.0, 1.0):
-        promised = found.value + held
-    else:
-        return found
-    _, low, high = share_interval(held, len(rows), level)
-    if isinstance(rows, ValueRows):
-        return Interval(found.value, promised - high, promised - low)
-    return Interval(found.value, min(found.low, promised - high), max(found.high, promised - low))
-
-
-def _number(metric: Metric, source: Prediction | AnyRows) -> float:
-    value: Any = metric(source)
+def _number(value: object) -> float:
     try:
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         do = "Choose one: lambda p: metric(p).field."
         raise InputError("a metric that gives one number", type(value).__name__, do) from None
@@ -152,7 +149,7 @@ def _number(metric: Metric, source: Prediction | AnyRows) -> float:
 
 def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """The Wilson interval of a share ``rate`` of ``count`` rows; NaN where there are none."""
-    z = math.sqrt(2.0) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
     centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
     half = (rate * (1 - rate) / count + (z / (2 * count)).square()).sqrt() * z
     half = half / (1 + z * z / count)
@@ -161,7 +158,7 @@ def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 def share_interval(share: float, rows: int, level: float) -> Interval:
     """A share of rows with its Wilson interval."""
-    rate, count = (torch.tensor(float(v), dtype=torch.float64) for v in (share, rows))
+    rate, count = torch.tensor([share, rows], dtype=torch.float64)
     low, high = (float(end) for end in wilson(rate, count, level))
     return Interval(share, min(low, share), max(high, share))
 
@@ -173,17 +170,12 @@ def interval(
     draws = draws[~draws.isnan()]
     if math.isnan(value) or draws.numel() == 0:
         return Interval(value, math.nan, math.nan)
-    low, high = (float(end) for end in ends_around(draws.new_tensor(value), draws, level))
+    mean = draws.mean()
+    tails = draws.new_tensor([(1 - level) / 2, (1 + level) / 2])
+    down, up = (draws.quantile(tails) - mean).tolist()
+    shift = float(mean) - value
+    low, high = value + down - max(shift, 0.0), value + up - min(shift, 0.0)
     return Interval(value, max(min(low, value), least), min(max(high, value), most))
-
-
-def ends_around(value: Tensor, draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Both ends around values from resamples ``[R, ...]``, as `bootstrap` describes them."""
-    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
-    mean = draws.mean(dim=0)
-    down, up = draws.quantile(tail, dim=0) - mean
-    shift = mean - value
-    return value + down - shift.clamp_min(0), value + up - shift.clamp_max(0)
 
 
 def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> Iterator[Tensor]:
@@ -192,11 +184,9 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
     ``beside`` counts further rows that are resampled at the same time, for equal blocks.
     """
     block = max(1, _CHUNK // (rows + beside))
-    many = rows * resamples > _KEPT
-    draw = (
-        _drawn(rows, resamples, seed, block) if many else _kept(rows, resamples, seed).split(block)
-    )
-    return (part.double() for part in draw)
+    if rows * resamples <= _CACHED:
+        return (part.double() for part in _cached(rows, resamples, seed).split(block))
+    return (part.double() for part in _drawn(rows, resamples, seed, block))
 
 
 def resampled_pairs(
@@ -208,9 +198,10 @@ def resampled_pairs(
 
 
 @lru_cache(maxsize=8)
-def _kept(rows: int, resamples: int, seed: int) -> Tensor:
+def _cached(rows: int, resamples: int, seed: int) -> Tensor:
     """All counts ``[R, m]``; many metrics ask for the same."""
-    return torch.cat([b.short() for b in _drawn(rows, resamples, seed, max(1, _CHUNK // rows))])
+    blocks = _drawn(rows, resamples, seed, max(1, _CHUNK // rows))
+    return torch.cat([block.short() for block in blocks])
 
 
 def _drawn(rows: int, resamples: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -224,14 +215,14 @@ def _drawn(rows: int, resamples: int, seed: int, block: int) -> Iterator[Tensor]
 
 def resampled(metric: Metric, rows: AnyRows) -> Tensor:
     """One of our metrics in each resample ``[R]`` of weighted rows."""
-    return cast(Tensor, metric(rows)).cpu()
+    return cast(Tensor, metric(rows))
 
 
-def _one_by_one(metric: Metric, counts: Tensor, source: Prediction | AnyRows) -> Tensor:
+def _one_by_one(metric: Metric, counts: Tensor, p: Prediction) -> Tensor:
     """A user's metric on each resample ``[R]``."""
     numbers = torch.arange(counts.size(1))
     drawn = (numbers.repeat_interleave(count) for count in counts.long())
-    return torch.tensor([float(metric(source[rows])) for rows in drawn], dtype=torch.float64)
+    return torch.tensor([float(metric(p[rows])) for rows in drawn], dtype=torch.float64)
 
 
 def _unwrap(metric: Metric) -> Metric:
@@ -240,16 +231,6 @@ def _unwrap(metric: Metric) -> Metric:
     return metric
 
 
-def _limits(metric: Metric, kind: str) -> Limits | None:
+def _limits(metric: Metric, rows: AnyRows) -> Limits | None:
     """What one of our metrics can be; ``None`` for a user's own, which go resample by resample."""
-    return ABOUT.get(_unwrap(metric), {}).get(kind)
-
-
-def _few(rows: AnyRows) -> bool:
-    """Whether a class that counts in a ranking, or the rest of the rows, is too small for it."""
-    if isinstance(rows, LabelRows):
-        return any(_few(part) for _, part in rows.parts.values())
-    rows = cast(Rows, rows)  # only classes and labels have rankings
-    size = rows.labels.bincount(minlength=rows.num_classes)
-    fewest = torch.minimum(size, len(rows) - size)
-    return bool(((fewest > 0) & (fewest < FEWEST)).any())
+    return METRICS.get(_unwrap(metric), {}).get(rows.p.kind)

@@ -1,69 +1,46 @@
-"""What metrics read: rows of predictions of any kind, each counted once or as resamples say."""
+"""What metrics read: rows of a prediction, each counted once or as often as resamples draw it."""
 
 from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gduq._checks import check_int
 from gduq.errors import InputError
 from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
-from gduq.prediction.classes import as_labels
 from gduq.prediction.mixture import weights_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LabelRows", "Predicted", "Rows", "ValueRows", "metric", "read", "read_any", "read_as"]
+__all__ = ["AnyRows", "ClassRows", "LabelRows", "Predicted", "ValueRows", "class_rows", "metric",
+           "read", "value_rows"]  # fmt: skip
 
-Kept = TypeVar("Kept")
 PROMISED = 0.9  # of the truth is what intervals of values are to hold
+FEWEST = 5  # rows of a class below which a ranking has no interval
+P = TypeVar("P", bound=Prediction)
 
 
-class Uneven(Exception):
-    """Resamples of different sizes cannot be put in order side by side."""
+class Rows(Generic[P]):
+    """m rows, each counted once, or ``counts`` ``[R, m]`` times in each of R resamples, float64."""
 
+    def __init__(self, p: P, counts: Tensor | None = None) -> None:
+        self.p, self.counts = p, counts
 
-class WeightedRows(ABC):
-    """m rows, each counted once, or ``counts`` ``[R, m]`` times in each of R resamples."""
-
-    kind: ClassVar[str]
-    counts: Tensor | None = None
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
-
-    @classmethod
-    @abstractmethod
-    def of(cls, p: Predicted, target: Tensor | None) -> Self:
-        """From a prediction, or from logits and labels."""
-
-    @abstractmethod
-    def require_target(self) -> Tensor:
-        """The truth, or an error that says it is missing."""
-
-    @classmethod
-    def apply(
-        cls, function: Callable[..., float], p: Predicted, *args: Any, **options: Any
-    ) -> float:
-        """A metric of a prediction of this kind."""
-        return function(p, *args, **options)
+    def __len__(self) -> int:
+        return len(self.p)
 
     def weighted(self, counts: Tensor) -> Self:
-        """The same rows counted ``[R, m]`` times, float64; what is known per row is shared."""
+        """The same rows with other counts; what is known per row is shared."""
         other = copy.copy(self)
-        other.__dict__ |= {"counts": counts.to(self.device), "_drawn": {}}
+        other.counts = counts
         return other
 
     def out(self, found: Tensor) -> float:
@@ -73,291 +50,118 @@ class WeightedRows(ABC):
     @property
     def weights(self) -> Tensor:
         """How often each row counts ``[R, m]``; R is 1 where each counts once."""
-        if self.counts is None:
-            return torch.ones(1, len(self), dtype=torch.float64, device=self.device)
-        return self.counts
+        return torch.ones(1, len(self)).double() if self.counts is None else self.counts
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value per row ``[m]`` in each resample ``[R]``."""
-        if self.counts is None:
-            return values.double().mean().unsqueeze(0)
-        return self.counts @ values.double() / self.counts.sum(dim=1)
+        weights = self.weights
+        return weights @ values.double() / weights.sum(dim=1)
 
-    def sums(self, group: Tensor, groups: int, values: Tensor | None = None) -> Tensor:
-        """Sum of one value per row (default: 1) over the rows of each group ``[R, groups]``."""
-        if self.counts is None:
-            weights = None if values is None else values.double()
-            return torch.bincount(group, weights, minlength=groups).double().unsqueeze(0)
-        part = self.counts if values is None else self.counts * values.double()
-        return part.new_zeros(len(part), groups).index_add_(1, group, part)
+    def sums(self, group: Tensor, groups: int, *values: Tensor) -> list[Tensor]:
+        """How many rows each group has, and sums of values over them, ``[R, groups]`` each."""
+        weights = self.weights
+        parts = [weights, *(weights * v.double() for v in values)]
+        return [part.new_zeros(len(part), groups).index_add_(1, group, part) for part in parts]
 
-    def by(self, scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores, ascending, and tie-averaged values in each resample, ``[R, m]``."""
-        scores, order = scores.sort()
-        values = values[order]
-        _, group, size = torch.unique_consecutive(scores, return_inverse=True, return_counts=True)
-        if self.counts is None:
-            if len(size) < len(values):
-                means = torch.zeros_like(values[: len(size)]).index_add_(0, group, values) / size
-                values = means[group]
-            return scores.unsqueeze(0), values.unsqueeze(0)
-        counts, values = self.counts[:, order], values.expand_as(self.counts)
-        if bool((counts.sum(dim=1) != len(scores)).any()) and len(counts) > 1:
-            raise Uneven
-        if len(size) < len(scores):
-            size = counts.new_zeros(len(counts), len(size)).index_add_(1, group, counts)
-            sums = torch.zeros_like(size).index_add_(1, group, counts * values)
-            values = (sums / size.clamp_min(1.0))[:, group]
-        # row numbers repeated as often as drawn: sorted resamples without sorting any of them
-        numbers = torch.arange(len(scores), device=counts.device).expand(counts.shape)
-        drawn = torch.repeat_interleave(numbers.flatten(), counts.long().flatten())
-        drawn = drawn.view(len(counts), -1)
-        return scores[drawn], values.gather(1, drawn)
-
-    def kept(self, name: object, make: Callable[[], Kept]) -> Kept:
-        """What several metrics want of the same resamples, made once."""
-        drawn: dict[object, Kept] = self.__dict__.setdefault("_drawn", {})
-        if name not in drawn:
-            drawn[name] = make()
-        return drawn[name]
+    def by(self, scores: Tensor, *values: Tensor) -> list[Tensor]:
+        """The same for rows of equal score, the lowest first."""
+        distinct, group = torch.unique(scores, return_inverse=True)
+        return self.sums(group, len(distinct), *values)
 
 
-@dataclass(eq=False)
-class Rows(WeightedRows):
-    """m rows of logits over C classes; metrics that are given the same ones share their softmax."""
+class ClassRows(Rows[ClassPrediction]):
+    """m rows of classes."""
 
-    kind: ClassVar[str] = "classes"
-
-    logits: Tensor  # [m, C], finite, C >= 2
-    target: Tensor | None = None  # [m], labels
-    decided: Tensor | None = None  # [m], the class answered where a threshold decides
-
-    @classmethod
-    def of(cls, p: Predicted, target: Tensor | None) -> Rows:
-        decided = None
-        if isinstance(p, ClassPrediction):  # its shape is checked already
-            if target is not None and p.target is not None:
-                raise InputError("targets once", "targets in the prediction and as target=")
-            logits, target = p.log_probs, p.target if target is None else target
-            decided = None if p.threshold is None else p.label
-        else:
-            logits = _as_logits(p)
-        _check_some(logits)
-        if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
-            raise InputError("finite logits", "NaN or infinite values")
-        if target is not None:
-            target = as_labels(target, *logits.shape)
-        return cls(logits, target, decided)
-
-    def __len__(self) -> int:
-        return self.logits.size(0)
-
-    def __getitem__(self, index: Tensor) -> Rows:
-        target, decided = (None if v is None else v[index] for v in (self.target, self.decided))
-        return Rows(self.logits[index], target, decided)
+    fixed_promise = False
 
     @property
-    def device(self) -> torch.device:
-        return self.logits.device
-
-    @property
-    def num_classes(self) -> int:
-        """C, the number of classes."""
-        return self.logits.size(1)
-
-    def require_target(self) -> Tensor:
-        if self.target is None:
-            do = "Pass target= or predict on labelled data."
-            raise InputError("predictions with targets", "none", do)
-        return self.target
+    def has_rare_class(self) -> bool:
+        """Whether a class, or the rest of the rows, is too small for a ranking's interval."""
+        size = self.labels.bincount(minlength=self.p.num_classes)
+        fewest = torch.minimum(size, len(self) - size)
+        return bool(((fewest > 0) & (fewest < FEWEST)).any())
 
     @property
     def labels(self) -> Tensor:
         """The true classes ``[m]``."""
-        return self.require_target()
+        return self.p.require_target()
 
-    @cached_property
-    def _top(self) -> tuple[Tensor, Tensor]:
-        values, indices = self.logits.max(dim=-1, keepdim=True)
-        return values, indices.squeeze(-1)
-
-    @cached_property
-    def probs(self) -> Tensor:
-        """Softmax of the logits ``[m, C]``; step by step, which is faster over short rows."""
-        odds = (self.logits - self._top[0]).exp_()
-        return odds.div_(odds.sum(dim=-1, keepdim=True))
+    def of_truth(self, scores: Tensor) -> Tensor:
+        """Of scores of all classes ``[m, C]``, those of the true ones ``[m]``, float64."""
+        return scores.gather(1, self.labels.unsqueeze(1)).squeeze(1).double()
 
     @property
-    def label(self) -> Tensor:
-        """The most likely class ``[m]``."""
-        return self._top[1]
+    def held(self) -> Tensor:
+        """1.0 where the answer is right ``[m]``: the most likely class, or as a threshold says."""
+        return self.p.correct.double()
 
     @cached_property
-    def confidence(self) -> Tensor:
-        """Its probability ``[m]``."""
-        return (self.logits - self._top[0]).exp_().sum(dim=-1).reciprocal_()
-
-    @property
-    def answer(self) -> Tensor:
-        """The class answered ``[m]``: the most likely one unless a threshold decides."""
-        return self.label if self.decided is None else self.decided
-
-    @cached_property
-    def correct(self) -> Tensor:
-        """1.0 where the most likely class, that of `confidence`, is the true one ``[m]``."""
-        return (self.label == self.labels).double()
-
-    @property
-    def right(self) -> Tensor:
-        """1.0 where the class answered is the true one ``[m]``, float64."""
-        return (self.answer == self.labels).double()
-
-    def true(self, scores: Tensor) -> Tensor:
-        """Of scores of all classes ``[m, C]``, those of the true ones ``[m]``."""
-        return scores.gather(1, self.labels.unsqueeze(1)).squeeze(1)
+    def top_correct(self) -> Tensor:
+        """1.0 where the most likely class, that of ``confidence``, is the true one ``[m]``."""
+        return (self.p.log_probs.argmax(dim=-1) == self.labels).double()
 
     @property
     def nll(self) -> Tensor:
-        """Negative log-likelihood of the true class ``[m]``, float64."""
-        return (self.logits.logsumexp(dim=-1) - self.true(self.logits)).double()
+        """Negative log-likelihood of the true class ``[m]``."""
+        return -self.of_truth(self.p.log_probs)
 
     @property
     def sharpness(self) -> Tensor:
         """1 - normalised entropy, a mean over rows ``[R]``."""
-        entropy = torch.special.entr(self.probs).sum(dim=-1).double()
-        return self.mean(1.0 - entropy / math.log(self.num_classes))
+        return self.mean(1.0 - self.p.entropy.double() / math.log(self.p.num_classes))
 
     @property
     def gap(self) -> Tensor:
         """Mean confidence minus accuracy ``[R]``."""
-        return self.mean(self.confidence.double() - self.correct)
-
-    def by_confidence(self) -> tuple[Tensor, Tensor]:
-        """Confidence, ascending, and tie-averaged `correct` in each resample ``[R, m]``."""
-        return self.kept("confidence", lambda: self.by(self.confidence, self.correct))
-
-    def ranked(self) -> tuple[Tensor, Tensor]:
-        """Confidence and loss, from the most certain row to the least ``[R, m]``."""
-        known = self.decided is None
-        found = self.by_confidence() if known else self.by(self.confidence, self.right)
-        return found[0].flip(-1), 1.0 - found[1].flip(-1)
-
-
-def _as_logits(given: object) -> Tensor:
-    try:
-        logits: Tensor = torch.as_tensor(given).detach()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError("logits [m, C] or a Prediction", type(given).__name__) from None
-    if logits.dim() == 1:
-        logits = logits.unsqueeze(1)
-    if logits.dim() != 2:
-        do = "Make a gduq.Prediction of [K, m, C]."
-        raise InputError("logits of shape [m, C]", list(logits.shape), do)
-    return ClassPrediction(logits).samples[0]
-
-
-P = TypeVar("P", bound=Prediction)
-
-
-@dataclass(eq=False)
-class _PredictionRows(WeightedRows, Generic[P]):
-    """Rows of a prediction that is checked already."""
-
-    source: P
-
-    @classmethod
-    def of(cls, p: Predicted, target: Tensor | None) -> Self:
-        if target is not None:
-            raise InputError(f"true {cls.kind} in the prediction", "target=", "Leave target out.")
-        found = cast(P, p)
-        _check_some(found)
-        return cls(found)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(self.source[index])
+        return self.mean(self.p.confidence.double() - self.top_correct)
 
     @property
-    def device(self) -> torch.device:
-        return self.source.samples.device
+    def uncertainty(self) -> Tensor:
+        """What rows are left out by: the larger, the earlier ``[m]``."""
+        return -self.p.confidence.double()
 
-    def require_target(self) -> Tensor:
-        return self.source.require_target()
+    @property
+    def loss(self) -> Tensor:
+        """1.0 where the answer is wrong ``[m]``."""
+        return 1.0 - self.held
 
 
-class LabelRows(_PredictionRows[LabelPrediction]):
-    """m rows of a `gduq.LabelPrediction`: every label is a task of two classes."""
-
-    kind: ClassVar[str] = "labels"
-
-    @classmethod
-    def apply(
-        cls, function: Callable[..., float], p: Predicted, *args: Any, **options: Any
-    ) -> float:
-        """The mean over the labels for which the metric is defined; NaN if that is none."""
-        rows = read_as(cls, p, *args, labelled=False)
-        found = [_each(function, part, options) for _, part in rows.parts.values()]
-        if rows.counts is None:
-            defined = [value for value in found if not math.isnan(value)]
-            return sum(defined) / len(defined) if defined else math.nan
-        return rows.out(torch.stack(cast("list[Tensor]", found)).nanmean(dim=0))
-
-    def weighted(self, counts: Tensor) -> Self:
-        parts, other = self.parts, super().weighted(counts)
-        other.__dict__["parts"] = {
-            t: (known, rows.weighted(counts[:, known.cpu()])) for t, (known, rows) in parts.items()
-        }
-        return other
+class LabelRows(Rows[LabelPrediction]):
+    """m rows of labels, each a task of two classes on the rows where it is known."""
 
     @cached_property
-    def parts(self) -> dict[int, tuple[Tensor, Rows]]:
-        """Per label known somewhere: the numbers of the rows that know it, and these rows."""
-        p, found = self.source, {}
-        everywhere = torch.arange(len(p), device=self.device)
-        for t in range(p.num_labels):
-            known = everywhere if p.target is None else everywhere[~p.target[:, t].isnan()]
-            if known.numel():
-                found[t] = known, read(p.column(t), labelled=False)
+    def _parts(self) -> list[tuple[Tensor, ClassRows]]:
+        """Of every label known somewhere: which rows know it, and these rows."""
+        target, found = self.p.target, []
+        for t in range(self.p.num_labels):
+            unknown = torch.zeros(len(self)) if target is None else target[:, t].isnan()
+            known = (unknown == 0).nonzero().flatten()
+            if len(known):
+                found.append((known, ClassRows(self.p.column(t))))
         return found
 
-
-def _each(function: Callable[..., float], rows: Rows, options: dict[str, Any]) -> float:
-    """The metric of one label; resamples that differ in size go one by one, where order counts."""
-    try:
-        return function(rows, **options)
-    except Uneven:
-        alone = [rows.weighted(count.unsqueeze(0)) for count in rows.weights]
-        return cast(float, torch.cat([cast(Tensor, function(r, **options)) for r in alone]))
-
-
-class ValueRows(_PredictionRows[ValuePrediction]):
-    """m rows of a `gduq.ValuePrediction`; every property is ``[m]`` and float64."""
-
-    kind: ClassVar[str] = "values"
-
-    def ranked(self) -> tuple[Tensor, Tensor]:
-        """Deviation and loss, from the most certain row to the least ``[R, m]``."""
-        return self.by(self.variance.sqrt(), self.loss)
+    @property
+    def parts(self) -> list[ClassRows]:
+        """One after the other, counted as the rows are."""
+        if self.counts is None:
+            return [rows for _, rows in self._parts]
+        return [rows.weighted(self.counts[:, known]) for known, rows in self._parts]
 
     @property
-    def one(self) -> ValuePrediction:
-        """The prediction, or an error if it is about several values per row."""
-        if self.source.num_values > 1:
-            do = "Take one of them with p.column(t)."
-            raise InputError("one value per row", self.source.size, do)
-        return self.source
+    def has_rare_class(self) -> bool:
+        """Whether one of them has."""
+        return any(rows.has_rare_class for rows in self.parts)
 
-    @property
-    def target(self) -> Tensor:
-        """The true values, or an error that says they are missing."""
-        return self.require_target().double()
+
+class ValueRows(Rows[ValuePrediction]):
+    """m rows of one value; what is known per row is ``[m]`` and float64."""
+
+    fixed_promise = True  # the gap is a constant minus a share of rows
 
     @cached_property
     def error(self) -> Tensor:
         """Truth minus mean."""
-        return self.target - self.one.mean.double()
+        return self.p.require_target().double() - self.p.mean.double()
 
     @property
     def loss(self) -> Tensor:
@@ -367,35 +171,45 @@ class ValueRows(_PredictionRows[ValuePrediction]):
     @property
     def variance(self) -> Tensor:
         """Of the predicted distribution."""
-        return self.one.variance.double()
+        return self.p.variance.double()
+
+    @property
+    def uncertainty(self) -> Tensor:
+        """The deviation."""
+        return self.variance.sqrt()
 
     @property
     def sharpness(self) -> Tensor:
         """The root of the mean variance over rows ``[R]``."""
         return self.mean(self.variance).sqrt()
 
-    @property
-    def gap(self) -> Tensor:
-        """0.9 minus the coverage of the 90 % intervals ``[R]``."""
-        return PROMISED - self.mean(self.depth <= PROMISED)
-
     @cached_property
     def nll(self) -> Tensor:
-        """Negative log-density of the truth; the mean over values where there are several."""
-        found = -self.source.log_prob(self.target).double()
-        return found if self.source.num_values == 1 else found.mean(dim=1)
+        """Negative log-density of the truth."""
+        return -self.p.log_prob(self.p.require_target()).double()
 
     @cached_property
     def depth(self) -> Tensor:
         """The level of the narrowest central interval that holds the truth, from 0 to 1."""
-        return (2 * self.one.cdf(self.target).double() - 1).abs()
+        return (2 * self.p.cdf(self.p.require_target()).double() - 1).abs()
+
+    @property
+    def held(self) -> Tensor:
+        """1.0 where the 90 % interval holds the truth."""
+        return (self.depth <= PROMISED).double()
+
+    @property
+    def gap(self) -> Tensor:
+        """0.9 minus the coverage of the 90 % intervals ``[R]``."""
+        return PROMISED - self.mean(self.held)
 
     @cached_property
     def crps(self) -> Tensor:
         r"""Of a Gaussian mixture, :math:`E|X - y| - \frac12 E|X - X'|`; all these are Gaussian."""
-        means, variances = self.one.means[..., 0].double(), self.one.variances[..., 0].double()
-        share = weights_of(means, self.one.weights).unsqueeze(1)  # [K, 1]
-        total = (share * folded_mean((self.target - means).abs(), variances.sqrt())).sum(dim=0)
+        means, variances = self.p.means[..., 0].double(), self.p.variances[..., 0].double()
+        share = weights_of(means, self.p.weights).unsqueeze(1)  # [K, 1]
+        distance = (self.p.require_target() - means).abs()
+        total = (share * folded_mean(distance, variances.sqrt())).sum(dim=0)
         for k in range(len(means)):  # pairs (k, l) with l > k count twice, and once each for l = k
             apart = (means[k] - means[k:]).abs()
             spread = folded_mean(apart, (variances[k] + variances[k:]).sqrt())
@@ -410,7 +224,7 @@ class ValueRows(_PredictionRows[ValuePrediction]):
     def width(self, level: float) -> Tensor:
         """Length of the central interval of that level."""
         if level not in self._widths:
-            low, high = self.one.interval(level)
+            low, high = self.p.interval(level)
             self._widths[level] = (high - low).double()
         return self._widths[level]
 
@@ -422,72 +236,87 @@ def folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     return deviation * density + mean * torch.erf(ratio / math.sqrt(2.0))
 
 
-AnyRows = Rows | LabelRows | ValueRows
-Predicted: TypeAlias = Prediction | Tensor | WeightedRows  # what metrics take
-R = TypeVar("R", Rows, LabelRows, ValueRows)
-
-_ROWS: dict[str, type[AnyRows]] = {rows.kind: rows for rows in (Rows, LabelRows, ValueRows)}
-
-
-def kind_of(p: Predicted) -> str:
-    """What a prediction is about; logits are about classes."""
-    return str(getattr(p, "kind", Rows.kind))
+AnyRows: TypeAlias = ClassRows | LabelRows | ValueRows
+Predicted: TypeAlias = Prediction | Tensor | AnyRows  # what metrics take
+_ROWS: dict[str, type[AnyRows]] = {
+    "classes": ClassRows, "labels": LabelRows, "values": ValueRows}  # fmt: skip
 
 
-def _check_some(rows: Sized) -> None:
-    if len(rows) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+def read(p: Predicted, target: Tensor | None = None) -> AnyRows:
+    """The rows of a prediction of any kind, or of logits ``[m, C]`` of classes with their labels.
 
-
-def read_as(
-    rows: type[R], p: Predicted, target: Tensor | None = None, *, labelled: bool = True
-) -> R:
-    """A prediction as rows of one kind: the one check of kind, emptiness and truth."""
-    if kind_of(p) != rows.kind:
-        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
-        do = "Take one of them with p.column(t)." if kind_of(p) == LabelRows.kind else ""
-        raise InputError(f"a prediction about {rows.kind}", got, do)
-    found = p if isinstance(p, rows) and target is None else rows.of(p, target)
-    if labelled:
-        found.require_target()
-    return found
-
-
-def read(p: Predicted, target: Tensor | None = None, *, labelled: bool = True) -> Rows:
-    """Check predictions about classes and hand them to a metric.
-
-    Args:
-        p: A `gduq.ClassPrediction`, of which the mixture is read, `Rows`, or logits ``[m, C]``;
-            ``[m]`` is a one-logit task, ``(0, z)``.
-        target: Integer labels ``[m]``; only next to a tensor.
-        labelled: Whether labels must be there.
-
-    Example:
-        >>> read(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).correct
-        tensor([1., 0.], dtype=torch.float64)
+    Logits ``[m]`` are a task of two classes, ``(0, z)``.
     """
-    return read_as(Rows, p, target, labelled=labelled)
+    if isinstance(p, (Tensor, np.ndarray)):
+        logits = torch.as_tensor(p)
+        p = ClassPrediction(logits.unsqueeze(1) if logits.dim() == 1 else logits, target)
+    elif target is not None:
+        raise InputError("the truth in the prediction", "target=", "Leave target out.")
+    if isinstance(p, Rows):
+        return p
+    if not isinstance(p, Prediction):
+        raise InputError("logits [m, C] or a Prediction", type(p).__name__)
+    if len(p) == 0:
+        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    return _ROWS[p.kind](p if p.samples.device.type == "cpu" else p.to("cpu"))  # type: ignore[arg-type]
 
 
-def read_any(p: Predicted, target: Tensor | None = None, *, labelled: bool = True) -> AnyRows:
-    """Rows of any kind."""
-    return read_as(_ROWS[kind_of(p)], p, target, labelled=labelled)  # type: ignore[type-var]
-
-
-def read_ranked(
+def ranked_rows(
     p: Predicted, target: Tensor | None = None, *, labelled: bool = True
-) -> Rows | ValueRows:
-    """Rows of classes or of one value, which have a certainty and a loss each."""
-    found = read_any(p, target, labelled=labelled)
-    if isinstance(found, LabelRows):
-        raise InputError("one label at a time", found.source.size, "Take p.column(t).")
+) -> ClassRows | ValueRows:
+    """`read`, of classes or of one value: rows that have a certainty and a loss each."""
+    rows = read(p, target)
+    if isinstance(rows, LabelRows):
+        raise InputError("one label at a time", rows.p.size, "Take p.column(t).")
+    if rows.p.width > 1 and not rows.p.mean_of_parts:
+        raise InputError("one value per row", rows.p.size, "Take one of them with p.column(t).")
+    if labelled:
+        rows.p.require_target()
+    return rows
+
+
+def class_rows(p: Predicted, target: Tensor | None = None, *, labelled: bool = True) -> ClassRows:
+    """`read`, of classes only."""
+    rows = ranked_rows(p, target, labelled=labelled)
+    if not isinstance(rows, ClassRows):
+        raise InputError("a prediction about classes", f"one about {rows.p.kind}")
+    return rows
+
+
+def value_rows(p: Predicted, *, labelled: bool = True) -> ValueRows:
+    """`read`, of one value per row only."""
+    rows = ranked_rows(p, labelled=labelled)
+    if not isinstance(rows, ValueRows):
+        raise InputError("a prediction about values", f"one about {rows.p.kind}")
+    return rows
+
+
+def check_bins(rows: AnyRows, bins: int, strict: bool = True) -> None:
+    """Raise for a number of bins these rows cannot fill."""
+    bins = check_int("bins", bins, least=1)
+    if strict and len(rows) < bins:
+        do = f"Pass bins={len(rows)} or fewer."
+        raise InputError(f"at least as many rows as bins ({bins})", f"{len(rows)} rows", do)
+
+
+def equal_bins(sums: list[Tensor], bins: int) -> list[Tensor]:
+    """Counts and sums of `Rows.by` in bins of equally many rows, which share ties ``[R, B]``."""
+    upto = [torch.nn.functional.pad(part.cumsum(dim=1), (1, 0)) for part in sums]
+    total, number = upto[0][:, -1:].long(), torch.arange(bins + 1)
+    cuts = (number * (total // bins) + torch.minimum(number, total % bins)).double()
+    end = torch.searchsorted(upto[0], cuts).clamp_min(1)
+    below, above = upto[0].gather(1, end - 1), upto[0].gather(1, end)
+    share = (cuts - below) / (above - below).clamp_min(1.0)
+    found = []
+    for part in upto:
+        below, above = part.gather(1, end - 1), part.gather(1, end)
+        found.append((below + share * (above - below)).diff(dim=1))
     return found
 
 
 Limits = tuple[float, float]
 UNIT, POSITIVE, ANY = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
-ABOUT: dict[Callable[..., float], dict[str, Limits]] = {}  # metrics on weighted rows, by kind
-
+METRICS: dict[Callable[..., float], dict[str, Limits]] = {}  # our own, with their limits by kind
 Metric = TypeVar("Metric", bound=Callable[..., float])
 
 
@@ -495,16 +324,23 @@ def metric(**limits: Limits) -> Callable[[Metric], Metric]:
     """Mark a function as a metric that `bootstrap` computes on all resamples at once.
 
     ``limits`` says what it can be, of ``classes`` (and labels) and ``values``. Of labels it is the
-    mean over those for which it is defined.
+    mean over those for which it is defined; NaN if that is none.
     """
 
     def mark(function: Metric) -> Metric:
         @wraps(function)
         def measured(p: Predicted, *args: Any, **options: Any) -> float:
-            return _ROWS[kind_of(p)].apply(function, p, *args, **options)
+            rows = read(p) if isinstance(p, Prediction) else p
+            if not isinstance(rows, LabelRows):
+                return function(rows, *args, **options)
+            each = [function(part, *args, **options) for part in rows.parts]
+            found = [torch.as_tensor(value, dtype=torch.float64) for value in each]
+            none = torch.full((len(rows.weights),), math.nan)
+            return rows.out((torch.stack(found) if found else none[None]).nanmean(dim=0))
 
-        of_labels = {LabelRows.kind: limits[Rows.kind]} if Rows.kind in limits else {}
-        ABOUT[measured] = limits | of_labels
+        if "classes" in limits:
+            limits["labels"] = limits["classes"]
+        METRICS[measured] = limits
         return cast(Metric, measured)
 
     return mark

@@ -1,8 +1,8 @@
-"""Metrics of parts of the rows and of every label by itself; and thresholds of labels."""
+"""Which metrics a kind has; metrics of groups of rows and of every label; thresholds of labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -11,33 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gduq._checks import check_int, one_of
 from gduq.errors import InputError
-from gduq.metrics import calibration_errors, classes, values
-from gduq.metrics.calibration_errors import check_choice, ece
-from gduq.metrics.classes import (
-    accuracy,
-    average_precision,
-    balanced_accuracy,
-    brier,
-    majority,
-    nll,
-    roc_auc,
-)
-from gduq.metrics.resampling import bootstrap_all
-from gduq.metrics.rows import LabelRows, Predicted, Rows, read_any, read_as
-from gduq.metrics.selective import aurc
-from gduq.prediction import Prediction
+from gduq.metrics import classes, values
+from gduq.metrics.resampling import Metric, bootstrap_all
+from gduq.metrics.rows import LabelRows, Predicted, read
+from gduq.prediction import LabelPrediction, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["label_table", "label_thresholds", "measures", "subgroups"]
 
-Metric = Callable[..., float]
 Array: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = Tensor | Sequence[Any] | Array  # one entry per row
 _OPTIONS: dict[str, tuple[Metric, dict[str, Any]]] = {  # measures that are metrics with options
-    "ece_debiased": (calibration_errors.ece, {"debias": True}),
+    "ece_debiased": (classes.ece, {"debias": True}),
     **{f"{f.__name__}_{q}": (f, {"level": q / 100})
        for f in (values.coverage, values.width) for q in (50, 80, 90, 95)},
 }  # fmt: skip
@@ -55,13 +44,12 @@ def measures(kind: str, bins: int = 15, names: Iterable[str] | None = None) -> d
         >>> list(measures("values", names=["rmse", "coverage_90"]))
         ['rmse', 'coverage_90']
     """
-    every: dict[str, Any] = {**vars(classes), **vars(calibration_errors), **vars(values)}
-    every["aurc"] = aurc
+    every: dict[str, Metric] = {**vars(classes), **vars(values)}
     found: dict[str, Metric] = {}
     for name in Prediction.of_kind(kind).metrics if names is None else names:
-        metric, options = _OPTIONS.get(name, (every.get(name, ece), {}))
+        metric, options = _OPTIONS.get(name, (every.get(name, classes.ece), {}))
         if name == "ece100":
-            metric, options = calibration_errors.ece, {"bins": 100, "strict": False}
+            options = {"bins": 100, "strict": False}
         elif "ece" in name:
             options = options | {"bins": bins, "strict": False}
         elif name == "ence":
@@ -93,7 +81,7 @@ def subgroups(
 
     Returns:
         One line per group: ``column``, ``group``, ``rows``, and for each metric its value, ``_low``
-        and ``_high``. NaN in a column is a group of its own, "missing".
+        and ``_high``. What is no finite number is a group of its own, "missing".
 
     Example:
         >>> logits, y = torch.tensor([[0.0, 1.0]] * 4), torch.tensor([0, 0, 1, 1])
@@ -103,18 +91,20 @@ def subgroups(
     """
     import pandas as pd
 
-    rows = read_any(p, target)
-    columns = by if isinstance(by, Mapping) else {"group": by}
-    source = p if isinstance(p, Prediction) and target is None else rows
-    metrics = metrics or measures(rows.kind, 10, Prediction.of_kind(rows.kind).summary)
+    source: Prediction = read(p, target).p
+    source.require_target()
+    metrics = metrics or measures(source.kind, 10, source.summary)
     settings: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
-    if groups < 1:
-        raise InputError("groups >= 1", groups)
     records = []
-    for name, column in columns.items():
-        for group, index in _split(name, column, len(rows), groups):
-            part = source[index]
-            record: dict[str, object] = {"column": name, "group": group, "rows": len(part)}
+    for name, column in (by if isinstance(by, Mapping) else {"group": by}).items():
+        entries = np.asarray(column.cpu() if isinstance(column, Tensor) else column)
+        if entries.shape != (len(source),):
+            wanted = f"{len(source)} values in column {name!r}, one per row"
+            raise InputError(wanted, list(entries.shape))
+        labels, group = _groups(entries, check_int("groups", groups, least=1))
+        for number, label in enumerate(labels):
+            part = source[torch.from_numpy(np.flatnonzero(group == number))]
+            record: dict[str, object] = {"column": name, "group": label, "rows": len(part)}
             if resamples == 0:
                 record |= {measure: metric(part) for measure, metric in metrics.items()}
             else:
@@ -125,52 +115,32 @@ def subgroups(
     return pd.DataFrame(records)
 
 
-def _split(name: str, column: Column, rows: int, groups: int) -> Iterator[tuple[str, Tensor]]:
-    """Names and row numbers of the groups of a column that are not empty."""
-    entries = np.asarray(column.cpu() if isinstance(column, Tensor) else column)
-    if entries.shape != (rows,):
-        raise InputError(f"{rows} values in column {name!r}, one per row", list(entries.shape))
+def _groups(entries: Array, groups: int) -> tuple[list[str], Array]:
+    """Names of groups, and the number of each row's: by name, by value or between quantiles."""
     if entries.dtype.kind not in "fiu":
-        for value in sorted({str(v) for v in entries}):
-            yield value, torch.from_numpy(np.flatnonzero(entries.astype(str) == value))
-        return
-    entries = entries.astype(np.float64)
-    beyond = [("unreachable", np.isinf(entries)), ("missing", np.isnan(entries))]
-    for label, inside in [*_intervals(entries, groups), *beyond]:
-        if inside.any():
-            yield label, torch.from_numpy(np.flatnonzero(inside))
+        known, number = np.unique(entries.astype(str), return_inverse=True)
+        return known.tolist(), number
+    finite = np.isfinite(entries)
+    numbers = entries[finite].astype(np.float64)
+    edges = distinct = np.unique(numbers)
+    names = [f"{value:g}" for value in distinct]
+    if len(distinct) > groups:
+        steps = np.linspace(0, 1, groups + 1)
+        edges = np.unique(np.quantile(numbers, steps, method="higher"))
+        names = [f"{low:g} to <{high:g}" for low, high in pairwise(edges)]
+        names[-1] = names[-1].replace("<", "")
+    number = np.full(len(entries), len(names))
+    within = np.searchsorted(edges, numbers, side="right") - 1
+    number[finite] = within.clip(max=len(names) - 1)
+    return names + ["missing"] * (not finite.all()), number
 
 
-def _intervals(
-    column: np.ndarray[Any, Any], groups: int
-) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    finite = np.isfinite(column)
-    distinct = np.unique(column[finite])
-    if len(distinct) <= groups:
-        for value in distinct:
-            yield f"{value:g}", column == value
-        return
-    edges = np.unique(np.quantile(column[finite], np.linspace(0, 1, groups + 1), method="higher"))
-    for i, (low, high) in enumerate(pairwise(edges)):
-        last = i == len(edges) - 2
-        inside = finite & (column >= low) & ((column <= high) if last else (column < high))
-        yield f"{low:g} to {high:g}" if last else f"{low:g} to <{high:g}", inside
-
-
-Measure = Literal["balanced_accuracy", "f1"]
-_COLUMNS: dict[str, Callable[[Rows], float]] = {
-    "rows": len,
-    "positives": lambda rows: int(rows.labels.sum()),
-    "base_rate": lambda rows: int(rows.labels.sum()) / len(rows),
-    "accuracy": accuracy,
-    "majority": lambda rows: majority(rows).accuracy,
-    "balanced_accuracy": balanced_accuracy,
-    "roc_auc": roc_auc,
-    "average_precision": average_precision,
-    "ece": partial(ece, strict=False),
-    "nll": nll,
-    "brier": brier,
-}
+def _labels(p: Predicted) -> LabelPrediction:
+    rows = read(p)
+    if not isinstance(rows, LabelRows):
+        raise InputError("a prediction about labels", f"one about {rows.p.kind}")
+    rows.p.require_target()
+    return rows.p
 
 
 def label_table(p: Predicted) -> pd.DataFrame:
@@ -190,16 +160,22 @@ def label_table(p: Predicted) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = read_as(LabelRows, p)
-    names = rows.source.names or tuple(str(t) for t in range(rows.source.num_labels))
-    table: list[dict[str, Any]] = []
-    for t, name in enumerate(names):
-        known = rows.parts.get(t)
-        found = (
-            {n: f(known[1]) for n, f in _COLUMNS.items()} if known else {"rows": 0, "positives": 0}
-        )
-        table.append({"label": name} | found)
-    return pd.DataFrame(table, columns=["label", *_COLUMNS])
+    labels = _labels(p)
+    wanted = measures("labels", names=("accuracy", "majority", "balanced_accuracy", "roc_auc",
+                                       "average_precision", "ece", "nll", "brier"))  # fmt: skip
+    table: list[dict[str, object]] = []
+    for t, name in enumerate(labels.names or map(str, range(labels.num_labels))):
+        part = labels.column(t)
+        truth = part.require_target()
+        line = {"label": name, "rows": len(part), "positives": int(truth.sum())}
+        if len(part):
+            line |= {"base_rate": float(truth.double().mean())}
+            line |= {measure: metric(part) for measure, metric in wanted.items()}
+        table.append(line)
+    return pd.DataFrame(table, columns=["label", "rows", "positives", "base_rate", *wanted])
+
+
+Measure = Literal["balanced_accuracy", "f1"]
 
 
 def label_thresholds(p_val: Predicted, measure: Measure = "balanced_accuracy") -> Tensor:
@@ -222,38 +198,27 @@ def label_thresholds(p_val: Predicted, measure: Measure = "balanced_accuracy") -
         >>> p.with_thresholds(label_thresholds(p)).label.flatten()
         tensor([False, False,  True,  True])
     """
-    check_choice("a measure", measure, get_args(Measure))
-    p = read_as(LabelRows, p_val).source
+    one_of("a measure", measure, get_args(Measure))
+    p = _labels(p_val)
     found = torch.full((p.num_labels,), 0.5, dtype=p.probs.dtype, device=p.probs.device)
     for t in range(p.num_labels):
-        known = p.known[:, t]
-        found[t] = _best(p.probs[known, t], p.require_target()[known, t] == 1, measure)
+        part = p.column(t)
+        probs, truth = p.probs[p.known[:, t], t], part.require_target() == 1
+        if not truth.any() or truth.all():
+            continue
+        ends = torch.unique(probs)  # a cut in every gap between probabilities, and below the lowest
+        low = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+        middle = low + (ends - low) / 2
+        middle = torch.where(middle < ends, middle, low)  # neighbours have no number in between
+        cuts = torch.cat([middle.new_tensor([0.5]), middle])
+        yes, false = (
+            (len(s) - torch.searchsorted(s.sort().values, cuts, right=True)).double()
+            for s in (probs[truth], probs[~truth])
+        )
+        if measure == "f1":
+            value = 2 * yes / (yes + false + truth.sum())
+        else:
+            value = yes / truth.sum() - false / (~truth).sum()
+        best = cuts[value >= value.max() - 1e-12]
+        found[t] = best[(best - 0.5).abs().argmin()]
     return found
-
-
-def _best(probs: Tensor, truth: Tensor, measure: Measure) -> Tensor | float:
-    """The threshold of one label; ``probs`` and ``truth`` are those of the rows that know it."""
-    positives = int(truth.sum())
-    negatives = len(truth) - positives
-    if not positives or not negatives:
-        return 0.5
-    cuts = _cuts(probs)
-    yes, false = (
-        (len(part) - torch.searchsorted(part.sort().values, cuts, right=True)).double()
-        for part in (probs[truth], probs[~truth])
-    )
-    if measure == "f1":
-        value = 2 * yes / (yes + false + positives)
-    else:
-        value = (yes / positives + (negatives - false) / negatives) / 2
-    best = cuts[value >= value.max() - 1e-12]
-    return best[(best - 0.5).abs().argmin()]
-
-
-def _cuts(probs: Tensor) -> Tensor:
-    """One half, and a threshold in every gap between probabilities and below the lowest."""
-    ends = torch.unique(probs)
-    low = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
-    middle = low + (ends - low) / 2
-    middle = torch.where(middle < ends, middle, low)  # neighbours have no number in between
-    return torch.cat([middle.new_tensor([0.5]), middle])

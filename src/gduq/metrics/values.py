@@ -6,27 +6,22 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gduq._checks import check_int
-from gduq.errors import InputError
 from gduq.metrics.resampling import check_level, wilson
-from gduq.metrics.rows import POSITIVE, Predicted, ValueRows, WeightedRows, metric, read_as
+from gduq.metrics.rows import (
+    POSITIVE,
+    Predicted,
+    ValueRows,
+    check_bins,
+    equal_bins,
+    metric,
+    value_rows,
+)
 
-__all__ = [
-    "CalibrationCurve",
-    "calibration_curve",
-    "coverage",
-    "crps",
-    "ence",
-    "mae",
-    "miscalibration_area",
-    "r2",
-    "rmse",
-    "spearman",
-    "width",
-]
+__all__ = ["CalibrationCurve", "calibration_curve", "coverage", "crps", "ence", "mae",
+           "miscalibration_area", "r2", "rmse", "spearman", "width"]  # fmt: skip
 
 
 @metric(values=POSITIVE)
@@ -42,14 +37,14 @@ def rmse(p: Predicted) -> float:
         >>> round(rmse(p), 4)
         1.8708
     """
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     return rows.out(rows.mean(rows.loss).sqrt())
 
 
 @metric(values=POSITIVE)
 def mae(p: Predicted) -> float:
     r"""Mean absolute error of the mean, :math:`\frac1m \sum_i |y_i - \mu_i|`."""
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     return rows.out(rows.mean(rows.error.abs()))
 
 
@@ -60,8 +55,9 @@ def r2(p: Predicted) -> float:
     :math:`1 - \sum_i (y_i - \mu_i)^2 / \sum_i (y_i - \bar y)^2`: 1 is perfect, 0 is what
     the mean of these rows reaches; NaN if all true values are equal.
     """
-    rows = read_as(ValueRows, p)
-    centred = rows.target - rows.target.mean()
+    rows = value_rows(p)
+    truth = rows.p.require_target().double()
+    centred = truth - truth.mean()
     spread = rows.mean(centred.square()) - rows.mean(centred).square()
     spread = spread.masked_fill(spread <= 1e-14 * centred.square().max(), math.nan)
     return rows.out(1.0 - rows.mean(rows.loss) / spread)
@@ -82,7 +78,7 @@ def crps(p: Predicted) -> float:
         >>> round(crps(ValuePrediction(torch.zeros(1, 2), torch.tensor([0.0]))), 4)
         0.2337
     """
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     return rows.out(rows.mean(rows.crps))
 
 
@@ -96,14 +92,14 @@ def coverage(p: Predicted, level: float = 0.9) -> float:
         >>> coverage(p, 0.8)
         0.5
     """
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     return rows.out(rows.mean(rows.depth <= check_level(level)))
 
 
 @metric(values=POSITIVE)
 def width(p: Predicted, level: float = 0.9) -> float:
     """Mean length of the central intervals of that level, in the units of the values; no truth."""
-    rows = read_as(ValueRows, p, labelled=False)
+    rows = value_rows(p, labelled=False)
     return rows.out(rows.mean(rows.width(check_level(level))))
 
 
@@ -124,8 +120,8 @@ def calibration_curve(p: Predicted, *, points: int = 100, level: float = 0.95) -
         points: How many levels, 0 and 1 among them.
         level: Coverage of the Wilson intervals around the shares.
     """
-    rows, grid = read_as(ValueRows, p), _levels(points)
-    share = _shares(rows, grid).squeeze(0).cpu()
+    rows, grid = value_rows(p), _levels(points)
+    share = _shares(rows, grid).squeeze(0)
     ends = wilson(share, torch.full_like(share, len(rows)), check_level(level))
     return CalibrationCurve(grid, share, *ends)
 
@@ -133,8 +129,8 @@ def calibration_curve(p: Predicted, *, points: int = 100, level: float = 0.95) -
 @metric(values=(0.0, 0.5))
 def miscalibration_area(p: Predicted, *, points: int = 100) -> float:
     """Area between `calibration_curve` and the diagonal, from 0 to one half."""
-    rows, grid = read_as(ValueRows, p), _levels(points)
-    gap = _shares(rows, grid) - grid.to(rows.device)
+    rows, grid = value_rows(p), _levels(points)
+    gap = _shares(rows, grid) - grid
     left, right = gap[:, :-1], gap[:, 1:]
     ends = left.abs() + right.abs()
     crossed = (left.square() + right.square()) / ends.clamp_min(1e-300)  # two triangles
@@ -151,10 +147,10 @@ def ence(p: Predicted, *, bins: int = 10, strict: bool = True) -> float:
     :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022). ``strict=False`` takes as many
     bins as there are rows where there are fewer.
     """
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     check_bins(rows, bins, strict)
-    bins = min(bins, len(rows))
-    count, variance, loss = mass_sums(*rows.by(rows.variance, rows.loss), bins)
+    sums = rows.by(rows.variance, rows.variance, rows.loss)
+    count, variance, loss = equal_bins(sums, min(bins, len(rows)))
     deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
     return rows.out(((deviation - error).abs() / deviation).mean(dim=-1))
 
@@ -162,7 +158,7 @@ def ence(p: Predicted, *, bins: int = 10, strict: bool = True) -> float:
 @metric(values=(-1.0, 1.0))
 def spearman(p: Predicted) -> float:
     """Rank correlation of ``std`` and absolute error; NaN if all rows have the same of either."""
-    rows = read_as(ValueRows, p)
+    rows = value_rows(p)
     weights = rows.weights
     one, two = (_ranks(v, weights) for v in (rows.variance, rows.error.abs()))
 
@@ -174,15 +170,12 @@ def spearman(p: Predicted) -> float:
 
 
 def _levels(points: int) -> Tensor:
-    if points < 2:
-        raise InputError("points >= 2", points)
-    return torch.linspace(0, 1, points, dtype=torch.float64)
+    return torch.linspace(0, 1, check_int("points", points, least=2), dtype=torch.float64)
 
 
 def _shares(rows: ValueRows, levels: Tensor) -> Tensor:
     """Which share of the truth lies in central intervals of each level ``[R, points]``."""
-    depth = rows.depth.unsqueeze(1)
-    inside = (depth <= levels.to(depth.device)).double()
+    inside = (rows.depth.unsqueeze(1) <= levels).double()
     return rows.weights @ inside / rows.weights.sum(dim=1, keepdim=True)
 
 
@@ -193,29 +186,3 @@ def _ranks(values: Tensor, counts: Tensor) -> Tensor:
     upto = size.cumsum(dim=1)
     middle = upto - (size + upto[:, -1:]) / 2  # ranks average (m + 1) / 2
     return middle[:, group]
-
-
-Sums = tuple[Tensor, Tensor, Tensor]  # count, sum of probabilities, sum of hits: [..., B] each
-
-
-def check_bins(rows: WeightedRows, bins: int, strict: bool = True) -> None:
-    """Raise for a number of bins these rows cannot fill."""
-    bins = check_int("bins", bins, least=1)
-    if strict and len(rows) < bins:
-        do = f"Pass bins={len(rows)} or fewer."
-        raise InputError(f"at least as many rows as bins ({bins})", f"{len(rows)} rows", do)
-
-
-def mass_cuts(rows: int, bins: int) -> Tensor:
-    """Where ``bins`` parts of almost equal size begin and end, ``[B + 1]``; larger parts first."""
-    size, rest = divmod(rows, bins)
-    number = torch.arange(bins + 1)
-    return number * size + number.clamp_max(rest)
-
-
-def mass_sums(confidence: Tensor, correct: Tensor, bins: int) -> Sums:
-    """Count and sums, equally full bins of values sorted along the last axis ``[..., m]``."""
-    cuts = mass_cuts(confidence.size(-1), bins).to(confidence.device)
-    upto = (F.pad(v.double().cumsum(dim=-1), (1, 0)) for v in (confidence, correct))
-    prob, hit = (total[..., cuts].diff(dim=-1) for total in upto)
-    return cuts.diff().double().expand_as(prob), prob, hit

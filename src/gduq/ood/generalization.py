@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resampled_pairs
-from gduq.metrics.rows import Rows, read
+from gduq.metrics.rows import ClassRows, class_rows
 from gduq.ood.ood_scores import score as score_of
 from gduq.prediction.mixture import weights_of
 
@@ -75,10 +75,10 @@ def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = 
         Estimate(predicted=0.5, actual=0.5, error=0.0)
     """
     predicted = predict_accuracy(p_val, p_target, method, score)
-    rows = read(p_target, labelled=False)
-    if rows.target is None:
+    rows = class_rows(p_target, labelled=False)
+    if rows.p.target is None:
         return Estimate(predicted, None, None)
-    actual = float(rows.right.mean())
+    actual = float(rows.held.mean())
     return Estimate(predicted, actual, abs(predicted - actual))
 
 
@@ -98,13 +98,13 @@ def estimate_interval(
     """
     check_sampling(resamples, level)
     found = estimate(p_val, p_target, method, score)
-    sizes = len(read(p_val)), len(read(p_target, labelled=False))
+    sizes = len(class_rows(p_val)), len(class_rows(p_target, labelled=False))
     predicted, errors = [], []
     for n, k in resampled_pairs(*sizes, resamples, seed):
         target = _drawn(p_target, k)
-        predicted.append(METHODS[method](_drawn(p_val, n), target, score).clamp(0.0, 1.0).cpu())
+        predicted.append(METHODS[method](_drawn(p_val, n), target, score).clamp(0.0, 1.0))
         if found.actual is not None:
-            errors.append((predicted[-1] - target.rows.mean(target.rows.right).cpu()).abs())
+            errors.append((predicted[-1] - target.rows.mean(target.rows.held)).abs())
     value = interval(found.predicted, torch.cat(predicted), level, 0.0, 1.0)
     if found.error is None:
         return value, None
@@ -115,15 +115,15 @@ class _Drawn(NamedTuple):
     """Predictions and their rows, counted as often as each of R resamples draws them."""
 
     p: Any
-    rows: Rows
+    rows: ClassRows
 
     def scores(self, score: Any) -> Tensor:
         return score_of(self.p, score).double()
 
 
 def _drawn(p: Any, counts: Tensor | None = None) -> _Drawn:
-    rows = read(p, labelled=False)
-    return _Drawn(p, rows.weighted(rows.weights if counts is None else counts))
+    rows = class_rows(p, labelled=False)
+    return _Drawn(rows.p, rows.weighted(rows.weights if counts is None else counts))
 
 
 def _thresholds(val: _Drawn, score: Any) -> Tensor:
@@ -132,8 +132,8 @@ def _thresholds(val: _Drawn, score: Any) -> Tensor:
     Of equally good ones the largest; minus infinity where no row is right.
     """
     distinct, group = torch.unique(val.scores(score), return_inverse=True)
-    below = val.rows.sums(group + 1, len(distinct) + 1).cumsum(dim=1)  # [R, G + 1], from -inf up
-    gap = (below - (val.rows.weights @ val.rows.right).unsqueeze(1)).abs()
+    below = val.rows.sums(group + 1, len(distinct) + 1)[0].cumsum(dim=1)  # [R, G + 1], from -inf
+    gap = (below - (val.rows.weights @ val.rows.held).unsqueeze(1)).abs()
     best = gap.size(1) - 1 - (gap == gap.amin(dim=1, keepdim=True)).flip(1).int().argmax(dim=1)
     reached = below.gather(1, best.unsqueeze(1))
     first = (below >= reached).int().argmax(dim=1)  # the drawn row, not an undrawn one above it
@@ -148,12 +148,12 @@ def _threshold(val: _Drawn, target: _Drawn, score: Any) -> Tensor:
 
 
 def _confidence_difference(val: _Drawn, target: _Drawn, _: Any) -> Tensor:
-    gap = _average_confidence(val, target, _) - val.rows.mean(val.rows.confidence)
-    return val.rows.mean(val.rows.right) + gap
+    gap = _average_confidence(val, target, _) - val.rows.mean(val.p.confidence)
+    return val.rows.mean(val.rows.held) + gap
 
 
 def _average_confidence(_: _Drawn, target: _Drawn, __: Any) -> Tensor:
-    return target.rows.mean(target.rows.confidence)
+    return target.rows.mean(target.p.confidence)
 
 
 def _disagreement(_: _Drawn, target: _Drawn, __: Any) -> Tensor:

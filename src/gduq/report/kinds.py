@@ -153,7 +153,7 @@ class _Discrete(SplitResult):
     @cached_property
     def common_share(self) -> float:
         """How often always giving the most common answer would be right; of labels on average."""
-        return float(metrics.majority(self.p).accuracy)
+        return metrics.majority(self.p)
 
     @property
     def has_skill(self) -> bool:

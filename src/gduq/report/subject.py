@@ -24,7 +24,7 @@ from gduq.evaluation import Evaluation, evaluate
 from gduq.graphs.splits import SPLIT_NAMES, Splits
 from gduq.metrics import Interval
 from gduq.metrics.resampling import interval, resample_counts, resampled
-from gduq.metrics.rows import read_any
+from gduq.metrics.rows import read
 from gduq.prediction import Prediction, ValuePrediction
 
 if TYPE_CHECKING:
@@ -404,5 +404,5 @@ def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
         return _measured("gap", p, counts, bins).abs()
     metric: Any = partial(metrics.ece, bins=bins) if name == "ece" else getattr(metrics, name, None)
     columns = p.parts().values() if isinstance(p, ValuePrediction) else [p]
-    found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
+    found = [resampled(metric, read(q).weighted(counts)) for q in columns]
     return torch.stack(found).mean(dim=0).cpu()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -26,9 +26,8 @@ from gduq.graphs.packed import Packed, try_pack
 from gduq.graphs.splits import Splits
 from gduq.graphs.view import View
 
-__all__ = ["Cut", "Domain", "LimitError", "by", "class_out", "concept", "covariate", "cut",
-           "group", "leave_out", "limit_rows", "make_splits", "no_shift", "scaffold_ranks",
-           "size", "tails"]  # fmt: skip
+__all__ = ["Cut", "Domain", "by", "class_out", "concept", "covariate", "cut", "group", "leave_out",
+           "limit_rows", "make_splits", "no_shift", "scaffold_ranks", "size", "tails"]  # fmt: skip
 
 Cut = dict[str, Tensor]
 Seed = int | torch.Generator
@@ -53,7 +52,7 @@ def cut(
     test: float = 0.2,
     holdout: float = 0.1,
     seed: int = 0,
-    name: str = "the domain",
+    name: str | None = None,
 ) -> Cut:
     """A test that differs from training, and rows like those of training to hold out.
 
@@ -80,17 +79,16 @@ def cut(
     val = max(holdout * n, min(_ENOUGH, n // 5))
     if values is None:
         return _checked(_hold_out(torch.arange(n), (val, test * n), seed, strata))
-    ordered, order = torch.sort(_as_values(values), stable=True)
-    starts = torch.nonzero(ordered.diff()).flatten() + 1  # where a new value begins
-    inside = starts[(starts >= 0.4 * n) & (starts <= 0.95 * n)]
-    if inside.numel() == 0:
-        most = int(torch.unique(ordered, return_counts=True)[1].max())
+    order, starts = _sorted(_as_values(values))
+    inside = [start for start in starts if 0.4 * n <= start <= 0.95 * n]
+    if not inside:
+        most = max(b - a for a, b in zip([0, *starts], [*starts, n], strict=True))
         raise InputError(
-            f"rows that differ enough in {name} to cut by it",
+            f"rows that differ enough in {name or 'the domain'} to cut by it",
             f"{most} of {n} rows that are alike",
             "Cut in another way with --by: scaffold, size, group=COLUMN, time=COLUMN or random.",
         )
-    start = int(inside[(inside - (1 - test) * n).abs().argmin()])
+    start = min(inside, key=lambda start: abs(start - (1 - test) * n))
     held = _hold_out(order[:start], (val, holdout * n), seed, strata)
     return _checked({**held, "ood_test": order[start:]})
 
@@ -127,9 +125,8 @@ def covariate(
     codes = _codes(values)
     n = codes.numel()
     _check_shares("cuts", *cuts)
-    order = torch.sort(-codes if descending else codes, stable=True).indices
-    new = torch.nonzero(codes[order].diff()).flatten() + 1  # where a new value begins
-    starts = [0, *new.tolist(), n, n]
+    order, starts = _sorted(-codes if descending else codes)
+    starts = [0, *starts, n, n]
     first = starts[bisect_left(starts, int(cuts[0] * n))]
     second = starts[bisect_left(starts, min(max(int(cuts[1] * n), first + 1), n))]
     pool, val, test = torch.tensor_split(order, [first, second])
@@ -151,10 +148,9 @@ def tails(
     """
     numbers = _as_values(values).double()
     _check_shares("quantiles", low, high)
-    below, above = (float(np.quantile(numbers.numpy(), q)) for q in (low, high))
-    is_test = (numbers >= above) & (numbers > below)
-    masks = (numbers <= below, ~is_test & (numbers > below), is_test)
-    pool, middle, test = (torch.nonzero(mask).flatten() for mask in masks)
+    below, above = np.quantile(numbers.numpy(), (low, high))
+    part = (numbers > below).long() + ((numbers > below) & (numbers >= above))
+    pool, middle, test = (torch.nonzero(part == number).flatten() for number in range(3))
     size = int(holdout * pool.numel())
     found = leave_out(pool, middle, test, size, seed, "Move the quantiles apart.", {"ood_val"})
     return {name: rows for name, rows in found.items() if rows.numel()}
@@ -238,25 +234,13 @@ def leave_out(
     return _checked({**held, "ood_val": val, "ood_test": test}, do, optional)
 
 
-class LimitError(InputError):
-    """A limit that keeps no row of some split, or more rows than there are."""
-
-    def __init__(self, least: int, most: int, got: int) -> None:
-        expected = f"a limit from {least} (one row per split) to {most} (all rows)"
-        super().__init__(expected, got, "Leave limit out to take everything.")
-        self.least, self.most = least, most
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.least, self.most, self.got)
-
-
 def limit_rows(
     cut: Mapping[str, Tensor],
     limit: int | None,
     seed: int = 0,
     strata: Mapping[str, Tensor] | None = None,
 ) -> Cut:
-    """Keep ``limit`` rows of a cut, each part in proportion and at least one row of it.
+    """At most ``limit`` rows of a cut, each part in proportion and at least one row of it.
 
     Rows are drawn at random, and a larger limit keeps all rows of a smaller one. With ``strata``
     (as in `cut`, of the rows of each part) every part keeps its shares of them, and ``train`` at
@@ -267,11 +251,9 @@ def limit_rows(
         >>> {name: len(kept) for name, kept in limit_rows(rows, 10).items()}
         {'train': 6, 'id_test': 4}
     """
-    if limit is None:
-        return dict(cut)
     full = torch.tensor([rows.numel() for rows in cut.values()])
-    if not len(cut) <= check_int("limit", limit) <= int(full.sum()):
-        raise LimitError(len(cut), int(full.sum()), limit)
+    if limit is None or check_int("limit", limit, least=len(cut)) >= int(full.sum()):
+        return dict(cut)
     # the rule of Webster and Sainte-Lague: of largest remainders a part may shrink as limits grow
     claims = [n / (torch.arange(n, dtype=torch.float64) + 0.5) for n in full.tolist()]
     for claim in claims:
@@ -342,12 +324,19 @@ def _hold_out(
     return {name: torch.cat([none, *found]) for name, found in parts.items()}
 
 
+def _sorted(values: Tensor) -> tuple[Tensor, list[int]]:
+    """The rows in the order of their values, and the positions where another value begins."""
+    ordered, order = torch.sort(values, stable=True)
+    return order, (torch.nonzero(ordered.diff()).flatten() + 1).tolist()
+
+
 def _codes(values: Values) -> Tensor:
     """Ranks of the values: equal values have equal ranks, and order is kept ``[n]``."""
-    array = _as_values(values).numpy()
-    if array.size == 0:
+    numbers = _as_values(values)
+    if not numbers.numel():
         raise InputError("at least one domain value", "none")
-    return torch.from_numpy(np.unique(array, return_inverse=True)[1].reshape(-1))
+    codes: Tensor = torch.unique(numbers, return_inverse=True)[1]
+    return codes
 
 
 def _generator(seed: Seed) -> torch.Generator:
@@ -370,21 +359,40 @@ def _checked(found: Cut, do: str = "Use more rows.", optional: Collection[str] =
 
 
 def _as_values(values: Values) -> Tensor:
-    """Domain values as numbers ``[n]``: Python's floats in double precision, moments of NumPy in
-    microseconds, and text, dates and other things that sort by their rank."""
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(_as_array(values))
-    if tensor.dim() != 1:
-        raise InputError("domain values of shape [n], one per row", list(tensor.shape))
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        bad = int((~torch.isfinite(tensor)).sum())
+    """Domain values as numbers ``[n]``: Python's floats in double precision, dates of NumPy in
+    microseconds, and text, Python's dates and other things that sort by their rank."""
+    import pandas as pd
+
+    found: Any = values
+    if not isinstance(values, Tensor):
+        try:
+            series = pd.Series(list(values))
+            if series.dtype.kind == "c":
+                raise TypeError("complex numbers")
+            if series.dtype == object or isinstance(series.dtype, pd.StringDtype):
+                found = pd.factorize(series, sort=True)[0]  # of a gap -1
+                series = series.mask(series.isna())
+            elif series.dtype.kind in "mM":
+                found = series.astype(f"{series.dtype.str[1:3]}[us]").astype(np.int64).to_numpy()
+            else:
+                integral = series.dtype.kind in "iub"
+                found = series.to_numpy(np.int64 if integral else np.float64)
+            if series.isna().any():
+                raise ValueError(f"{int(series.isna().sum())} without a value")
+            found = torch.tensor(found)  # a copy: pandas hands out what cannot be written
+        except (ValueError, TypeError) as error:  # such as values that cannot be sorted
+            expected = "one number, text or date per row as domain values"
+            raise InputError(expected, f"{type(values).__name__}: {error}") from error
+    if found.dim() != 1:
+        raise InputError("domain values of shape [n], one per row", list(found.shape))
+    if found.is_floating_point() and not bool(torch.isfinite(found).all()):
+        bad = int((~torch.isfinite(found)).sum())
         raise InputError("finite domain values", f"{bad} NaN or infinite")
-    return tensor.detach().cpu()
+    return found.detach().cpu()  # type: ignore[no-any-return]
 
 
-def _as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
+def _as_labels(labels: Tensor | Sequence[int]) -> Tensor:
     """Class numbers as ``int64 [n]``, or an error that says why they are none."""
-    if labels is None:
-        raise InputError("integer labels y", "none")
     do = "Cut along another domain; values by themselves with shifts.by(data, 'y')."
     tensor = torch.as_tensor(labels)
     if tensor.dim() > 1 and tensor.size(1) > 1:
@@ -393,24 +401,6 @@ def _as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
     if not torch.equal(tensor.long().to(tensor.dtype), tensor):
         raise InputError("integer labels (classes)", "values with fractions or NaN", do)
     return tensor.long()
-
-
-def _as_array(values: Any) -> np.ndarray:
-    expected = "one number, text or date per row as domain values"
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind in "cV" or array.ndim != 1:
-            raise TypeError(f"{array.dtype} of shape {list(array.shape)}")
-        if array.dtype.kind in "USO":
-            return np.unique(array, return_inverse=True)[1].reshape(-1)
-    except (ValueError, TypeError) as error:  # such as values that cannot be sorted
-        raise InputError(expected, f"{type(values).__name__}: {error}") from error
-    kind = array.dtype.kind
-    if kind in "mM":
-        if bool(np.isnat(array).any()):
-            raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
-        return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
-    return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))
 
 
 # -- Splits of a dataset ---------------------------------------------------------------------------
@@ -528,7 +518,9 @@ def class_out(
     return result.with_(name="class_out", description=text)
 
 
-def make_splits(rows: View, cut: Cut, values: Tensor, *, name: str, description: str) -> Splits:
+def make_splits(
+    rows: View, cut: Cut, values: Tensor, *, name: str = "", description: str = ""
+) -> Splits:
     """`Splits` of the rows in a cut, with the domain value of each."""
     if rows.task == "node":  # a mask keeps the order of the nodes
         cut = {split: numbers.sort().values for split, numbers in cut.items()}
@@ -551,8 +543,6 @@ def _domain_values(
     graphs: Sequence[Data], rows: View, what: Values | str | Callable[[Data], Any]
 ) -> Tensor:
     """One number per row, see `by`. ``graphs`` as they were given: packing rounds floats."""
-    if isinstance(what, str) and what == "size" and rows.task == "graph":
-        return torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
     if isinstance(what, str) and what == "scaffold":
         return scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
     if not isinstance(what, str) and not callable(what):
@@ -560,24 +550,23 @@ def _domain_values(
         if len(values) != len(rows):
             raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
         return values
-    found: list[Any] = []
+    of_graphs, found = rows.task == "graph", list[Any]()
     for graph in graphs:
-        value = what(graph) if callable(what) else _attribute(graph, what)
-        if rows.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
-            found.append(value)
-            continue
-        row = value.detach() if isinstance(value, Tensor) else np.asarray(value)
-        row = torch.as_tensor(row).reshape(-1)
-        if rows.task == "graph":
-            found.append(row.item() if row.numel() == 1 else row.double().mean().item())
-        elif row.numel() != graph.num_nodes:
-            raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
-        else:
-            found.append(row)
-    return torch.cat(found) if rows.task == "node" else _as_values(found)
+        value = what(graph) if callable(what) else _attribute(graph, what, of_graphs)
+        if isinstance(value, (Tensor, np.ndarray, list, tuple)) or not of_graphs:
+            row = torch.as_tensor(value).detach().reshape(-1)
+            if not of_graphs and row.numel() != graph.num_nodes:
+                raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
+            several = row.numel() != 1
+            value = row if not of_graphs else (row.double().mean() if several else row).item()
+        found.append(value)
+    return _as_values(found) if of_graphs else torch.cat(found)
 
 
-def _attribute(graph: Data, name: str) -> Any:
+def _attribute(graph: Data, name: str, of_graphs: bool = False) -> Any:
+    """An attribute of a graph; its size or its degrees where it has none of that name."""
+    if name == "size" and of_graphs:
+        return int(graph.num_nodes or 0)
     if name == "degree" and name not in graph:
         ends = _attribute(graph, "edge_index")
         return torch.bincount(ends[0], minlength=int(graph.num_nodes or 0))
@@ -605,9 +594,8 @@ def _as_list(values: Any) -> list[Any]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         values = [values]
     found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
-    for value in found:
-        if not isinstance(value, Hashable):
-            raise InputError("groups named by a number or text each", repr(value))
+    if any(isinstance(value, (list, set, dict)) for value in found):
+        raise InputError("groups named by a number or text each", repr(found[0]))
     return found
 
 
@@ -633,9 +621,12 @@ class Domain:
     dates: bool = False
 
     @classmethod
-    def of(cls, by: str, graphs: Sequence[Data], fields: Sequence[Any] | None) -> Domain | None:
+    def of(
+        cls, by: str, graphs: Sequence[Data], fields: Sequence[object] | None = None
+    ) -> Domain | None:
         """What ``"scaffold"``, ``"size"``, ``"group=NAME"`` or ``"time=NAME"`` says of each graph;
-        ``None`` for ``"random"``. ``fields``: for two of them, what each row has under the name."""
+        ``None`` for ``"random"``. ``fields``: what each row has under the name, which is an
+        attribute of the graphs by default."""
         kind, _, name = by.partition("=")
         if kind == "random":
             return None
@@ -645,7 +636,13 @@ class Domain:
         if kind == "scaffold":
             ranks = scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
             return cls("scaffold", ranks, [str(rank) for rank in ranks.tolist()])
-        assert fields is not None
+        if fields is None:
+            fields = [_attribute(graph, name) for graph in graphs]
+            if several := [
+                field for field in fields if isinstance(field, Tensor) and field.numel() > 1
+            ]:
+                raise InputError(f"one {name!r} per graph", f"shape {list(several[0].shape)}")
+            fields = [field.item() if isinstance(field, Tensor) else field for field in fields]
         if kind == "time":
             values, are_dates = parse_dates(name, fields)
             return cls(name, torch.tensor(values, dtype=torch.float64), dates=are_dates)
