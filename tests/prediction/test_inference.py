@@ -14,7 +14,6 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq.bundle import load
-from gduq.cli.answering import labelled, make_service
 from gduq.cli.request import Request
 from gduq.data import save
 from gduq.errors import InputError
@@ -205,7 +204,7 @@ def test_files_are_judged_by_the_names(tmp_path: Path) -> None:
     request = Request(bundle=tmp_path / "m")
     for file in ("few.csv", "plain.safetensors", "named.safetensors"):
         options = replace(request, target=["y"]) if file == "few.csv" else request
-        found = labelled(options, make_service(options), tmp_path / file, "the data")
+        found, _ = options.labelled(options.service(), tmp_path / file)
         assert found.target.tolist() == scores
 
 

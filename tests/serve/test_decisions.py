@@ -10,7 +10,6 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.cli.answering import make_service
 from gduq.cli.request import Request
 from gduq.conformal import ConformalIntervals, ConformalLabels
 from gduq.data import save
@@ -186,11 +185,11 @@ def test_a_bundle_that_carries_labelled_rows_needs_no_calibration_data(case, tmp
     targets, labels, model = case
     known = gduq.predict(model, graphs(40, targets, labels, 2))
     path = gduq.save(model, tmp_path / "model", reference=known)
-    service, new = make_service(Request(bundle=path)), graphs(5, targets, labels, 3)
+    service, new = Request(bundle=path).service(), graphs(5, targets, labels, 3)
     found = service.columns(service.answer(new))
     expected = Service(model).refer_to(known).columns(service.answer(new))
     decided = [name for name in found if name.startswith(("conformal_", "abstain", "ood_"))]
     assert decided[0].startswith("conformal_")
     assert [found[name] for name in decided] == [expected[name] for name in decided]
     gduq.save(model, tmp_path / "model")
-    assert make_service(Request(bundle=path)).reference is None
+    assert Request(bundle=path).service().reference is None

@@ -18,7 +18,7 @@ import gduq
 from gduq.data import View
 from gduq.nn import GNN
 from tests.training.cases import graphs
-from tests.training.test_calibrated_fit import MODELS, citation, every_model, fit, noisy
+from tests.training.test_calibrated_fit import MODELS, citation, fit, models, noisy
 
 
 def grown(graph: Data, times: int) -> Data:
@@ -38,7 +38,7 @@ def novelty(model: nn.Module, data: Any, **options: Any) -> Tensor:
     return found
 
 
-@every_model
+@models("plain", "thawed")
 def test_every_model_sees_a_graph_that_is_too_large(case: str) -> None:
     model, val = MODELS[case](), noisy(50, 2)
     fit(model, noisy(60, 1), val)

@@ -13,13 +13,12 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from dataclasses import dataclass, replace
-from functools import singledispatch
-from io import StringIO
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,6 @@ from gduq.errors import InputError, not_installed
 from gduq.graphs import iterate, join, num_graphs, on_device, row_kind
 from gduq.models.network import checked_predictor
 from gduq.models.predictor import Predictor
-from gduq.prediction import Prediction, ValuePrediction
 from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import evaluating
 
@@ -45,6 +43,8 @@ _CLOSE = 1e-4  # a program that differs by more from the model it was made of is
 _GRAPHS = 3  # of those that are given, traced with
 _NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
 _FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
+# what a program says of rows beside samples, weights and novelty, as far as their kind has it
+_SAID = ("mean", "std", "probs", "confidence", "entropy", "aleatoric", "epistemic")
 _Program = torch.export.ExportedProgram
 
 
@@ -98,23 +98,27 @@ def export(
     file, known = Path(path), checked_predictor(model)
     if file.suffix not in (".pt2", ".onnx") or file.is_dir():
         raise InputError("a file ending in .pt2 or .onnx", file.name)
-    if file.suffix == ".onnx":
-        _check_onnx()
+    if file.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        what = "onnx and onnxscript, which write .onnx files"
+        raise not_installed(what, "onnx onnxscript", ", or export to .pt2.")
     if known.target is None:
         do = "Call gduq.fit(model, train, val)."
         raise InputError("a fitted model", "one that gduq.fit has not trained", do)
     known.check_ready()
     if calibrator is not None and calibrator.needs_graph:
-        raise InputError(
-            "a calibrator that maps the outputs of single rows",
-            f"{type(calibrator).__name__}, which reads the graph around a row",
-            "Choose another one, or export the model without it.",
-        )
+        got = f"{type(calibrator).__name__}, which reads the graph around a row"
+        do = "Choose another one, or export the model without it."
+        raise InputError("a calibrator that maps the outputs of single rows", got, do)
     graphs = _graphs_like(like)
-    program, inputs, outputs = _traced(known, _Inputs.of(known, graphs), calibrator)
+    words = {"row_kind": "edge"} if row_kind(graphs[0]) == "edge" else {}
+    make = partial(_Predictor, known, calibrator, words)
+    program, inputs, outputs = _traced(make, _inputs(known, graphs))
     about = json.dumps({
         "gduq": __version__,
-        "inputs": inputs.described(),
+        "inputs": [
+            {"name": name, "dtype": str(one.example.dtype)[6:], "shape": one.shape()}
+            for name, one in inputs.items()
+        ],
         "smiles": _categories(inputs, graphs),
         "outputs": list(outputs),
         "target": {**known.target.combined().spec(), "columns": (notes or {}).get("targets")},
@@ -128,7 +132,7 @@ def export(
             torch.export.save(program, content, extra_files={"gduq.json": about})
             unfinished.write_bytes(content.getbuffer())
         else:
-            _write_onnx(program, list(inputs.tensors), list(outputs), about, unfinished)
+            _write_onnx(program, list(inputs), list(outputs), about, unfinished)
     return file
 
 
@@ -152,68 +156,46 @@ def _graphs_like(like: Any) -> list[Data]:
     return found
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """Tensors by name, with what their sizes are.
+class _Input(NamedTuple):
+    """A tensor that a program is given: an example, and which of its sizes vary, with what."""
 
-    Attributes:
-        tensors: An example.
-        dims: Which of the sizes of each tensor vary, and with what.
-        words: Attributes of the graph that are no tensors.
-    """
+    example: Tensor
+    dims: dict[int, Any]
 
-    tensors: dict[str, Tensor]
-    dims: dict[str, dict[int, Any]]
-    words: dict[str, Any]
-
-    @classmethod
-    def of(cls, model: Predictor, graphs: Sequence[Data]) -> _Inputs:
-        """The tensors of some graphs that a fitted model may read."""
-        graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
-        first = graphs[0]
-        with torch.no_grad(), evaluating(model):
-            rows = model.forward_samples(join([first] * 2)).outputs.size(1)
-        per_graph = rows == 2 * num_graphs(first) and row_kind(first) is None
-        several = [*graphs, first][: max(2, len(graphs))]
-        graph = join(several) if per_graph else first
-        names = sorted(set(graph.keys()) - _NOT_READ)
-        names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-        found = {
-            name: value if value.layout == torch.strided else value.to_dense()
-            for name in names
-            if isinstance(value := graph[name], Tensor) and value.dim() and "mask" not in name
-        }
-        dim = {
-            name: torch.export.Dim(name) for name in ("nodes", "edges", "graphs", "judged_edges")
-        }
-        varying: dict[str, dict[int, Any]] = {}
-        for name in found:
-            varying[name] = {0: dim["graphs"]} if per_graph else {}
-            if name in ("edge_index", "edge_label_index"):
-                varying[name] = {1: dim["edges" if name == "edge_index" else "judged_edges"]}
-            elif first.is_node_attr(name) or first.is_edge_attr(name):
-                varying[name] = {0: dim["nodes" if first.is_node_attr(name) else "edges"]}
-        if per_graph:
-            found["sizes"], varying["sizes"] = graph.ptr.diff(), {0: dim["graphs"]}
-        return cls(found, varying, {"row_kind": "edge"} if row_kind(graph) == "edge" else {})
-
-    def without(self, names: Collection[str]) -> _Inputs:
-        """The same without some of the tensors."""
-        kept = {name: value for name, value in self.tensors.items() if name not in names}
-        return replace(self, tensors=kept, dims={name: self.dims[name] for name in kept})
-
-    def described(self) -> list[dict[str, Any]]:
-        """Name, dtype and shape of each, as JSON holds them."""
-        found = []
-        for name, value in self.tensors.items():
-            shape = [
-                getattr(self.dims[name].get(i), "__name__", n) for i, n in enumerate(value.shape)
-            ]
-            found.append({"name": name, "dtype": str(value.dtype)[6:], "shape": shape})
-        return found
+    def shape(self) -> list[int | str]:
+        """Sizes, or the names of those that vary."""
+        sizes = enumerate(self.example.shape)
+        return [self.dims[i].__name__ if i in self.dims else size for i, size in sizes]
 
 
-def _categories(inputs: _Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
+def _inputs(model: Predictor, graphs: Sequence[Data]) -> dict[str, _Input]:
+    """The tensors of some graphs that a fitted model may read, by name."""
+    graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
+    first = graphs[0]
+    with torch.no_grad(), evaluating(model):
+        rows = model.forward_samples(join([first] * 2)).outputs.size(1)
+    per_graph = rows == 2 * num_graphs(first) and row_kind(first) is None
+    graph = join([*graphs, first][: max(2, len(graphs))]) if per_graph else first
+    names = sorted(set(graph.keys()) - _NOT_READ)
+    names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    nodes, edges, every = (torch.export.Dim(name) for name in ("nodes", "edges", "graphs"))
+    found: dict[str, _Input] = {}
+    for name in names:
+        value = graph[name]
+        if not isinstance(value, Tensor) or not value.dim() or "mask" in name:
+            continue
+        dims: dict[int, Any] = {0: every} if per_graph else {}
+        if name in ("edge_index", "edge_label_index"):
+            dims = {1: edges if name == "edge_index" else torch.export.Dim("judged_edges")}
+        elif first.is_node_attr(name) or first.is_edge_attr(name):
+            dims = {0: nodes if first.is_node_attr(name) else edges}
+        found[name] = _Input(value if value.layout == torch.strided else value.to_dense(), dims)
+    if per_graph:
+        found["sizes"] = _Input(graph.ptr.diff(), {0: every})
+    return found
+
+
+def _categories(inputs: Mapping[str, _Input], graphs: Iterable[Any]) -> dict[str, Any] | None:
     """Per column of atoms and bonds, the values in the order of their numbers.
 
     ``None`` for graphs that are not what PyG's ``from_smiles`` makes of SMILES.
@@ -221,7 +203,7 @@ def _categories(inputs: _Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None
     from torch_geometric.utils.smiles import e_map, x_map
 
     lists = {"x": x_map, "edge_attr": e_map}
-    widths = {name: value.size(-1) for name, value in inputs.tensors.items() if name in lists}
+    widths = {name: one.example.size(-1) for name, one in inputs.items() if name in lists}
     like = all(width == len(lists[name]) for name, width in widths.items())
     if not like or not all(isinstance(graph.get("smiles"), str) for graph in graphs):
         return None
@@ -237,10 +219,16 @@ class _Predictor(nn.Module):
     ``sizes`` is the number of nodes of each graph ``[G]``; without it all nodes are of one graph.
     """
 
-    def __init__(self, model: Predictor, inputs: _Inputs, calibrator: Calibrator | None) -> None:
+    def __init__(
+        self,
+        model: Predictor,
+        calibrator: Calibrator | None,
+        words: Mapping[str, str],
+        names: Iterable[str],
+    ) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.words, self.calibrator = inputs.words, calibrator
+        self.calibrator, self.words = calibrator, words
         for module in self.model.modules():  # a program cannot look into a tensor to decide
             for name, value in list(module._buffers.items()):
                 if value is not None and value.dim() == 0 and not value.is_floating_point():
@@ -251,14 +239,13 @@ class _Predictor(nn.Module):
             return self._forward(tensors)
 
         kind = inspect.Parameter.KEYWORD_ONLY  # torch names the inputs of a program by these
-        given = [inspect.Parameter(name, kind) for name in inputs.tensors]
+        given = [inspect.Parameter(name, kind) for name in names]
         forward.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
         self.__dict__["forward"] = forward
 
-    def _forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given = dict(tensors)
-        sizes = given.pop("sizes", None)
-        graph = Data(**given, **self.words)
+    def _forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes = tensors.pop("sizes", None)
+        graph = Data(**tensors, **self.words)
         if sizes is None:
             return self._predict(graph)
         ends = sizes.cumsum(0)
@@ -272,28 +259,19 @@ class _Predictor(nn.Module):
 
     def _predict(self, graph: Data) -> dict[str, Tensor]:
         """What `gduq.predict` says of all rows."""
-        model, calibrator = self.model, self.calibrator
-        found, novelty = model.calibrated_samples(graph, features=False, novelty=True)
-        assert model.target is not None
-        p: Any = model.target.prediction(found.outputs, weights=found.weights)
-        p = p if calibrator is None else calibrator(p)
+        found, novelty = self.model.calibrated_samples(graph, features=False, novelty=True)
+        assert self.model.target is not None
+        p: Any = self.model.target.prediction(found.outputs, weights=found.weights)
+        p = p if self.calibrator is None else self.calibrator(p)
         even = p.samples.new_full((p.num_samples,), 1 / p.num_samples)
         weights = even if found.weights is None else found.weights.to(even)
-        given = {"samples": p.samples, "weights": weights, **_tensors(p)}
+        given = {"samples": p.samples, "weights": weights}
+        given |= {name: getattr(p, name) for name in _SAID if hasattr(type(p), name)}
+        if "mean" in given:  # values are always [m, T]
+            given = {
+                n: v.unsqueeze(1) if v.dim() == 1 and n in _SAID else v for n, v in given.items()
+            }
         return given if novelty is None else {**given, "novelty": novelty}
-
-
-@singledispatch
-def _tensors(p: Prediction) -> dict[str, Tensor]:
-    """What a program says of rows beside samples and novelty."""
-    names = ("probs", "confidence", "entropy", "aleatoric", "epistemic")
-    return {name: getattr(p, name) for name in names}
-
-
-@_tensors.register
-def _(p: ValuePrediction) -> dict[str, Tensor]:  # always [m, T]
-    found = {name: getattr(p, name) for name in ("mean", "std", "aleatoric", "epistemic")}
-    return {name: v.unsqueeze(1) if v.dim() == 1 else v for name, v in found.items()}
 
 
 # -- the number of graphs, which layers of PyG find by looking into ``batch``, as a symbol ---------
@@ -326,12 +304,9 @@ class _KnownMaximum(TorchFunctionMode):
         super().__init__()
         self.batch, self.graphs = batch, graphs
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        of_all = func in (torch.max, Tensor.max) and len(args) == 1 and not kwargs
-        if of_all and args[0] is self.batch:
+        if func in (torch.max, Tensor.max) and len(args) == 1 and args[0] is self.batch:
             found._gduq_number = self.graphs - 1
         return found
 
@@ -357,24 +332,25 @@ def _known_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
 
 @torch.no_grad()
 def _traced(
-    model: Predictor, inputs: _Inputs, calibrator: Calibrator | None
-) -> tuple[_Program, _Inputs, dict[str, Tensor]]:
+    make: Callable[[Iterable[str]], _Predictor], inputs: dict[str, _Input]
+) -> tuple[_Program, dict[str, _Input], dict[str, Tensor]]:
     """The program, what it is given and what it then says.
 
     Inputs that nothing reads are left out, unless the network asks for them.
     """
-    wanted = _Predictor(model, inputs, calibrator)(**inputs.tensors)
-    program = _trace(model, inputs, calibrator)
-    nodes = program.graph.nodes
-    idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
-    fewer = inputs.without(idle)
-    if len(fewer.tensors) < len(inputs.tensors):
+    examples = {name: one.example for name, one in inputs.items()}
+    wanted = make(examples)(**examples)
+    program = _trace(make(inputs), inputs)
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    idle = {node.target for node in placeholders if not node.users}
+    fewer = {name: one for name, one in inputs.items() if name not in idle}
+    if len(fewer) < len(inputs):
         with suppress(InputError):
-            program, inputs = _trace(model, fewer, calibrator), fewer
+            program, inputs = _trace(make(fewer), fewer), fewer
     for node in program.graph.nodes:
         if node.op == "call_function" and _draws(node):
             raise _refused(f"{node.target}, which draws at random")
-    outputs = program.module()(**inputs.tensors)
+    outputs = program.module()(**{name: examples[name] for name in inputs})
     for name, value in wanted.items():
         off = float(((outputs[name] - value).abs() / (1 + value.abs())).max())
         if not off < _CLOSE:
@@ -382,13 +358,12 @@ def _traced(
     return program, inputs, outputs
 
 
-def _trace(model: Predictor, inputs: _Inputs, calibrator: Calibrator | None) -> _Program:
-    program = _Predictor(model, inputs, calibrator)
+def _trace(program: _Predictor, inputs: Mapping[str, _Input]) -> _Program:
+    examples = {name: one.example for name, one in inputs.items()}
+    dims = {name: one.dims for name, one in inputs.items()}
     try:
         with _quiet():
-            return torch.export.export(
-                program, (), inputs.tensors, dynamic_shapes=inputs.dims, strict=False
-            )
+            return torch.export.export(program, (), examples, dynamic_shapes=dims, strict=False)
     except InputError:
         raise
     except Exception as error:  # torch raises of all kinds
@@ -429,7 +404,7 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with redirect_stderr(StringIO()), warnings.catch_warnings():
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -437,15 +412,6 @@ def _quiet() -> Iterator[None]:
 
 
 # -- ONNX ------------------------------------------------------------------------------------------
-
-
-def _check_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        what = "onnx and onnxscript, which write .onnx files"
-        raise not_installed(what, "onnx onnxscript", ", or export to .pt2.") from error
 
 
 def _write_onnx(

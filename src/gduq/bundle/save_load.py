@@ -8,9 +8,7 @@ moment leaves the old bundle or the new one. Its header holds a document, as JSO
 from __future__ import annotations
 
 import json
-import math
 import platform
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,8 +30,8 @@ from gduq.errors import BundleError, InputError, first_flaw, one_line
 from gduq.models.ensemble import inner_spec
 from gduq.models.network import checked_predictor
 from gduq.models.predictor import Predictor, kinds
-from gduq.nn.network_specs import class_name, network_from, small_graph
-from gduq.prediction import Classes, Prediction, Target, predict, target_from
+from gduq.nn.network_specs import class_name, network_from
+from gduq.prediction import Classes, Prediction, Target, target_from
 from gduq.tracing.call import Call, check_complete, copied
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ _FORMAT = "gduq bundle 7"  # no other one is read
 _LIBRARIES = ("torch", "torch-geometric", "safetensors")
 _REFERENCE = ("samples", "target", "novelty", "weights")  # what is kept of a prediction
 _MOST = 2**21  # numbers in the samples of a reference: 8 MB
-
-_DEPTH = 8  # models inside models
 
 Net = nn.Module | Sequence[nn.Module]
 Spec = dict[str, Any]
@@ -107,10 +103,17 @@ def save(
         >>> torch.equal(again.sample(graph), model.sample(graph))
         True
     """
+    from gduq.calibration import restore
+
     file, known = Path(path), checked_predictor(model)
     _check_new(file, overwrite)
     known.check_ready()
-    state = _state_of(known)
+    state = known.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or is_lazy(value) or value.layout != torch.strided:
+            do = "Run lazy layers once; sparse buffers and get_extra_state cannot be saved."
+            got = f"something else in {name}"
+            raise InputError("a network whose state is initialised, dense tensors only", got, do)
     spec = _as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
     weights, aliases = _each_once(state)
     parts: _Parts = {"weights": weights}
@@ -125,13 +128,20 @@ def save(
     if calibrator is not None:
         name = type(calibrator).__name__
         config = _as_json(calibrator.config(), f"settings of {name}")
+        document["calibrator"] = {"name": name, "config": config}
         parts["calibrator"] = calibrator.state()
-        document["calibrator"] = saved = {"name": name, "config": config}
-        _calibrator(saved, parts["calibrator"])  # raises for a class that could not be loaded
+        restore(name, config, parts["calibrator"])  # raises for a class that could not be loaded
     if reference is not None:
         parts["reference"] = _reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
-    _write(file, document, parts)
+    texts = {"format": _FORMAT, "document": json.dumps(document, allow_nan=False)}
+    tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(file, tensors, texts)
+    except OSError as error:
+        do = "A bundle that was there is still intact. Check free space and permissions."
+        raise BundleError(f"to write the bundle {file}", error.strerror or error, do) from error
     return file
 
 
@@ -153,18 +163,16 @@ def load(
     Raises:
         BundleError: The bundle is damaged, not ours, of another format, or does not fit ``net``.
     """
-    file = Path(path)
-    document, parts = _read(file)
-    with _as_bundle_errors(file):
-        spec, saved = document["model"], document["calibrator"]
-        tensors, aliases = parts["weights"], document["aliases"]
-        if aliases.keys() & tensors.keys():
-            raise BundleError("other names for tensors", "names that tensors of their own have")
-        tensors |= {alias: tensors[name] for alias, name in aliases.items()}
+    from gduq.calibration import restore
+
+    document, parts = _read(Path(path))
+    with _as_bundle_errors(path):
+        spec, saved, tensors = document["model"], document["calibrator"], parts["weights"]
+        tensors |= {alias: tensors[name] for alias, name in document["aliases"].items()}
         check_spec(spec, tensors)
-        model = rebuild(spec, tensors, Factory(spec, net, call)).eval()
-        calibrator = None if saved is None else _calibrator(saved, parts.get("calibrator", {}))
-        _check_answers(model, spec)
+        model, calibrator = rebuild(spec, tensors, Factory(spec, net, call)).eval(), None
+        if saved is not None:
+            calibrator = restore(saved["name"], saved["config"], parts.get("calibrator", {}))
     return model, calibrator
 
 
@@ -174,7 +182,7 @@ def load_reference(path: str | PathLike[str]) -> Any:
     tensors, target = parts.get("reference"), document["model"]["target"]
     if tensors is None:
         return None
-    with _as_bundle_errors(Path(path)):
+    with _as_bundle_errors(path):
         known = {"samples", "target"} <= tensors.keys() <= set(_REFERENCE)
         if target is None or not known:
             raise BundleError("a reference of samples and targets", ", ".join(sorted(tensors)))
@@ -195,11 +203,10 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
         ...     describe(path).class_names
         ['no', 'yes']
     """
-    file = Path(path)
-    document, _ = _read(file)
-    with _as_bundle_errors(file):
-        names = (document["model"]["target"] or {}).get("names")
-        check_names(names)
+    document, _ = _read(Path(path))
+    with _as_bundle_errors(path):
+        target = document["model"]["target"]
+        names = None if target is None else target_from(target).spec().get("names")
         own = [name for name in BundleInfo.__annotations__ if name != "class_names"]
         return BundleInfo(class_names=names, **{name: document[name] for name in own})
 
@@ -219,19 +226,6 @@ def _as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
     return again
 
 
-def _state_of(model: Predictor) -> dict[str, Tensor]:
-    """All tensors of a model; raises for what a file cannot hold."""
-    state = model.state_dict()
-    for name, value in state.items():
-        if not isinstance(value, Tensor) or is_lazy(value) or value.layout != torch.strided:
-            raise InputError(
-                "a network whose state is initialised, dense tensors only",
-                f"something else in {name}",
-                "Run lazy layers once; sparse buffers and get_extra_state cannot be saved.",
-            )
-    return state
-
-
 def _each_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Each tensor under its first name, and that name for all its others."""
     first: dict[Any, str] = {}
@@ -246,22 +240,17 @@ def _each_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> Spec:
     """The spec with these class names, or those that it has."""
-    known: Any = target
-    if names is not None:
-        if isinstance(names, str):
-            raise InputError("class_names, a list of texts", repr(names))
-        if not isinstance(known, Classes | None):
-            raise InputError("class_names for a model of classes", f"one of {known.kind}")
-        if known is None:  # never fitted: as many classes as the model has outputs, or names
-            configs = [net["config"] for net in networks(spec) if "config" in net]
-            outputs = configs[0]["out_channels"] if configs else len(names)
-            known = Classes.of_outputs(outputs)
-        known = replace(known, names=tuple(names))
-    if known is None:
-        return spec
-    found = known.spec()
-    check_names(found.get("names"))
-    return {**spec, "target": found}
+    if names is None:
+        return spec if target is None else {**spec, "target": target.spec()}
+    texts = not isinstance(names, str) and all(isinstance(name, str) for name in names)
+    if not texts or len(set(names)) < len(names):
+        raise InputError("class_names, a list of different texts", repr(names)[:100])
+    if target is None:  # never fitted: as many classes as the model has outputs, or names
+        configs = [net["config"] for net in networks(spec) if "config" in net]
+        target = Classes.of_outputs(configs[0]["out_channels"] if configs else len(names))
+    if "num_classes" not in target.spec():
+        raise InputError("class_names for a model of classes", f"one of {target.kind}")
+    return {**spec, "target": replace(target, names=tuple(names)).spec()}  # type: ignore[call-arg]
 
 
 def _reference_tensors(target: Target | None, p: Prediction) -> dict[str, Tensor]:
@@ -295,29 +284,11 @@ def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
         ) from error
 
 
-# -- what is loaded --------------------------------------------------------------------------------
-
-
-def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
-    from gduq.calibration import restore
-
-    return restore(spec["name"], spec["config"], state)
-
-
-def _check_answers(model: Predictor, spec: Spec) -> None:
-    """Let a model of gduq's own networks answer for one edge, which shows that its parts fit."""
-    nets = networks(spec)
-    if not nets or any("config" not in net for net in nets):
-        return
-    weights = (w for w in model.parameters() if w.is_floating_point())
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        graph = small_graph(nets[0]["config"], next(weights, torch.zeros(0)).dtype)
-        predict(model, graph).to_pandas()
+# -- the file --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _as_bundle_errors(file: Path) -> Iterator[None]:
+def _as_bundle_errors(file: str | PathLike[str]) -> Iterator[None]:
     """Raise errors of making a model from a readable file as `BundleError`."""
     try:
         yield
@@ -329,16 +300,6 @@ def _as_bundle_errors(file: Path) -> Iterator[None]:
         raise BundleError(f"a model in {file}", one_line(error)) from error
 
 
-# -- the file --------------------------------------------------------------------------------------
-
-
-class _Calibrator(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str
-    config: dict[str, Any]
-
-
 class _Document(BaseModel):
     """What the header holds; the settings of the model are checked where it is made."""
 
@@ -347,7 +308,7 @@ class _Document(BaseModel):
     model: dict[str, Any]
     aliases: dict[str, str]
     preprocessing: dict[str, Any] | None
-    calibrator: _Calibrator | None
+    calibrator: dict[str, Any] | None
     libraries: dict[str, str]
 
 
@@ -361,17 +322,6 @@ def _check_new(path: Path, overwrite: bool) -> None:
         raise InputError("a new file, or a bundle to replace", got, "Choose another name.")
     if not overwrite:
         raise InputError(f"no bundle in {path} yet", "one", "Pass overwrite=True to replace it.")
-
-
-def _write(path: Path, document: Mapping[str, Any], parts: _Parts) -> None:
-    texts = {"format": _FORMAT, "document": json.dumps(document, allow_nan=False)}
-    tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, tensors, texts)
-    except OSError as error:
-        do = "A bundle that was there is still intact. Check free space and permissions."
-        raise BundleError(f"to write the bundle {path}", error.strerror or error, do) from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], _Parts]:
@@ -430,56 +380,29 @@ def check_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> None:
     share a network hold one and the same entry afterwards.
     """
     numbers = sum({value.data_ptr(): value.numel() for value in tensors.values()}.values())
-    _check_model(spec, tensors, numbers)
-    needed = 0
+    most = 2 * numbers + 10_000  # a head may be kept in another form
+    needed = _share_networks(spec)
     for net in networks(spec):
-        if "config" in net:
+        if "config" in net and needed <= most:
             layers, columns = (net["config"].get(k) for k in ("num_layers", "categories"))
             if not isinstance(layers, int) or max(layers, len(columns or ())) > len(tensors):
                 raise BundleError(f"at most {len(tensors)} layers, as there are tensors", "more")
             with torch.device("meta"):
                 needed += sum(v.numel() for v in network_from(net).state_dict().values())
-        if needed > 2 * numbers + 10_000:  # a head may be kept in another form
-            raise _too_large()
+    if needed > most:
+        raise BundleError("settings of a model as large as its tensors", "a larger one")
 
 
-def _too_large() -> BundleError:
-    return BundleError("settings of a model as large as its tensors", "a larger one")
-
-
-def _check_model(spec: Any, tensors: Mapping[str, Tensor], numbers: int, depth: int = 0) -> None:
-    if not isinstance(spec, dict) or depth > _DEPTH:
-        got = "more" if isinstance(spec, dict) else type(spec).__name__
-        raise BundleError(f"settings of a model, at most {_DEPTH} models deep", got)
-    seed, parts = spec.get("seed", 0), _inner(spec)
-    if type(seed) is not int or not -(2**63) <= seed < 2**64:
-        raise BundleError("seed, a whole number of 64 bits", repr(seed)[:50])
-    if spec["target"] is not None:
-        check_names(spec["target"].get("names"))
-    most, source = max(numbers, 10_000), spec.get("source") or {}
-    heads = len(tensors) if spec["kind"] == "HeadEnsemble" else most
-    sizes = (math.prod(source.get("shape") or [0]), source.get("channels", 0))
-    if spec.get("size", 0) > heads or max(sizes) > most:
-        raise _too_large()
-    shared = spec.get("shared") or [None] * len(parts)
-    for i, (part, first) in enumerate(zip(parts, shared, strict=True)):
-        _check_model(part, tensors, numbers, depth + 1)
+def _share_networks(spec: Spec) -> int:
+    """Give members that share a network one entry for it; how many heads there are at most."""
+    parts, most = _inner(spec), int(spec.get("size", 0))
+    for part, first in zip(parts, spec.get("shared") or [None] * len(parts), strict=True):
+        most = max(most, _share_networks(part))
         if first is not None:
-            known = type(first) is int and 0 <= first <= i
-            if not known or part["net"] != parts[first]["net"]:
+            if part["net"] != parts[first]["net"]:
                 raise BundleError("members that share a network of one kind", repr(first)[:50])
             part["net"] = parts[first]["net"]
-
-
-def check_names(names: Any) -> None:
-    """Raise unless class names are ``None`` or different texts that a file can hold."""
-    if names is None:
-        return
-    texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if not texts or len(set(names)) < len(names):
-        raise BundleError("class_names, a list of different texts", repr(names)[:100])
-    if any("\ud800" <= letter <= "\udfff" for name in names for letter in name):
-        raise BundleError("class_names of complete letters", "half of a surrogate pair")
+    return most
 
 
 class Factory:
@@ -527,19 +450,17 @@ def _match_networks(wanted: Sequence[str], net: Net | None) -> list[nn.Module]:
         raise BundleError(f"net=, a network of class {wanted[0]}", "none", do)
     if net is not None and not wanted:
         raise InputError("no net= for a model made of gduq's own networks", type(net).__name__)
-    anything: Any = net
-    if not isinstance(anything, (nn.Module, Sequence, type(None))):
-        got = f"{getattr(anything, '__name__', anything)!r}, which is none yet"
-        raise InputError("net=, a network or a list of them", got, "Build it: net=MyNet(...).")
-    given = [] if net is None else [net] * len(wanted) if isinstance(net, nn.Module) else list(net)
-    if len(given) != len(wanted):
-        raise InputError(f"{len(wanted)} networks in net=, one per network saved", len(given))
+    given: Any = [net] * len(wanted) if isinstance(net, nn.Module) else net or []
+    if not isinstance(given, Sequence) or len(given) != len(wanted):
+        got = len(given) if isinstance(given, Sequence) else f"{given!r}, which is none yet"
+        do = "Build them: net=MyNet(...)."
+        raise InputError(f"{len(wanted)} networks in net=, one per network saved", got, do)
     for network, name in zip(given, wanted, strict=True):
         check_complete(network)
         if class_name(network).rpartition(".")[2] != name.rpartition(".")[2]:
             do = "Pass the network itself, as it was before gduq wrapped it."
             raise BundleError(f"a network of class {name}", type(network).__name__, do)
-    return given
+    return list(given)
 
 
 def rebuild(spec: Spec, tensors: Mapping[str, Tensor], factory: Factory) -> Predictor:

@@ -1,4 +1,4 @@
-"""What all commands share: the program itself, its options, its manners.
+"""What all commands share: the program, its options, how it prints and how it ends.
 
 Nothing heavy is imported here or at the top of any command: ``gduq --help`` must answer at once.
 """
@@ -24,64 +24,34 @@ from typer.core import TyperGroup
 
 from gduq._io import to_json
 from gduq.data.outputs import printable
-from gduq.errors import REPRODUCTION, InputError
+from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
 
-__all__ = [
-    "AsJson",
-    "Force",
-    "Limit",
-    "Natural",
-    "Output",
-    "Root",
-    "Seed",
-    "TrustSource",
-    "app",
-    "command",
-    "counted",
-    "echo",
-    "print_json",
-    "print_rows",
-    "resumable",
-    "status",
-    "summary_rows",
-    "takes",
-]
+__all__ = ["AsJson", "Force", "Methods", "Output", "TrustSource", "app", "counted", "echo",
+           "print_json", "print_rows", "resumable", "status", "summary_rows", "takes"]  # fmt: skip
 
-_ORDER = ("demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report", "bench",
-          "data", "points")  # fmt: skip
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(help="Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."),
+]
+TrustSource = Annotated[
+    bool,
+    typer.Option(
+        "--trust-source",
+        help="Import the data that a stored config names as package.module:Name: it is code.",
+    ),
+]
 
 
 class _Group(TyperGroup):
     """Turns a user's mistake into one sentence, without a traceback."""
 
-    _spoke = False
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of use."""
-        return sorted(super().list_commands(ctx), key=lambda name: (*_ORDER, name).index(name))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command; that of a package which is not installed is named."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None and cmd_name == "bench":
-            raise InputError("the package gduq_reproduction for `gduq bench`", "none", REPRODUCTION)
-        return found
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        """Typer itself ends without a word where Ctrl-C comes before the command has begun."""
-        self._spoke = False
-        try:
-            return super().main(*args, **options)
-        except SystemExit as ended:
-            if ended.code == 130 and not self._spoke:
-                echo("Stopped.", err=True)
-            raise
-
     def invoke(self, ctx: Any) -> Any:
-        self._spoke = True
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -98,15 +68,6 @@ class _Group(TyperGroup):
         raise typer.Exit(2)
 
 
-def echo(text: str, err: bool = False) -> None:
-    """Print a line in which names out of a user's file may stand."""
-    typer.echo(printable(text), err=err)
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    echo(f"Warning: {message}", err=True)
-
-
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
@@ -117,27 +78,24 @@ app = typer.Typer(
     "out (they are listed); 1 anything else.",
 )
 
-Root = Annotated[
-    Path | None, typer.Option(help="Cache folder (default: GDUQ_CACHE or the user's cache).")
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
-Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
-TrustSource = Annotated[
-    bool,
-    typer.Option(
-        "--trust-source",
-        help="Import the data that a stored config names as package.module:Name: it is code.",
-    ),
-]
-Natural = Annotated[int, typer.Option(min=1)]
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gduq import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
 
 
-def command(of: typer.Typer = app, called: str | None = None) -> Callable[..., Any]:
-    """Register a command of another package."""
-    return of.command(called)
+@app.callback()
+def _setup(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)
+    # torch says so of every sparse matrix, and nobody can do anything about it
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
 def takes(options: type, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -164,23 +122,12 @@ def takes(options: type, *names: str) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from gduq import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
+# -- printing --------------------------------------------------------------------------------------
 
 
-@app.callback()
-def _setup(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
-    ] = False,
-) -> None:
-    warnings.showwarning = _show_warning
-    # torch says so of every sparse matrix, and nobody can do anything about it
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+def echo(text: str, err: bool = False) -> None:
+    """Print a line in which names out of a user's file may stand."""
+    typer.echo(printable(text), err=err)
 
 
 def counted(number: int, noun: str) -> str:
@@ -198,56 +145,48 @@ def print_json(content: Any) -> None:
     typer.echo(to_json(content, None, str, str))
 
 
-def print_rows(rows: list[dict[str, Any]], as_json: bool = False) -> None:
+def print_rows(rows: Sequence[dict[str, Any]], as_json: bool = False) -> None:
     """A table for people, JSON for machines."""
     if as_json:
         print_json(rows)
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names, box=None, pad_edge=False)
-    for row in rows:  # as Text: what is in brackets is no markup
-        table.add_row(*(Text(_shown(row.get(name))) for name in names))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file or a pipe has no width to fit
-    console.print(table)
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(padded).rstrip())
 
 
-def _shown(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.4g}"
+    return "–" if value is None else printable(str(value))
 
 
 def summary_rows(
     evaluation: Evaluation, calibrators: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The few measures that say most: a row per split, calibrator and, of several, value.
+    """The few measures that say most: a row per split, calibrator and, of several, target.
 
     Of ``calibrators`` only these and none are shown; all without. Labels are shown together: one
     by one they are in the report.
     """
-    from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
+    from gduq.prediction import Prediction
 
-    shown = {c.kind: c.summary for c in (ClassPrediction, LabelPrediction, ValuePrediction)}
-    names, table = shown[evaluation.settings.get("about", ClassPrediction.kind)], evaluation.table
-    held = table[(table["kind"] == "metrics") & table["measure"].isin(names)]
-    held = held[held["split"] != "train"]
+    names = Prediction.of_kind(evaluation.settings.get("about", "classes")).summary
+    table = evaluation.table.rename(columns={"variant": "target"})
+    table = table[(table["kind"] == "metrics") & table["measure"].isin(names)]
+    table = table[table["split"] != "train"]
     if calibrators is not None:
-        held = held[held["calibrator"].isin(("none", *calibrators))]
-    if (held["variant"] == "").any():
-        held = held[held["variant"] == ""]
-    several = [name for name in ("calibrator", "variant") if held[name].nunique() > 1]
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in held.to_dict("records"):
-        start = {"target" if n == "variant" else n: one[n] for n in ("split", *several)}
-        key = (one["split"], one["calibrator"], one["variant"])
-        rows.setdefault(key, start)[one["measure"]] = one["value"]
-    return list(rows.values())
+        table = table[table["calibrator"].isin(("none", *calibrators))]
+    if (table["target"] == "").any():
+        table = table[table["target"] == ""]
+    keys = ["split", *(key for key in ("calibrator", "target") if table[key].nunique() > 1)]
+    return [
+        dict(zip(keys, key, strict=True)) | dict(zip(part["measure"], part["value"], strict=True))
+        for key, part in table.groupby(keys, sort=False)
+    ]
 
 
 @contextmanager

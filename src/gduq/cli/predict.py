@@ -1,9 +1,10 @@
-"""``gduq predict`` and ``gduq points``: a saved model and graphs of one's own."""
+"""``gduq predict``, ``serve`` and ``export``: a saved model and graphs of one's own."""
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,19 +16,14 @@ from gduq.cli.base import (
     counted,
     echo,
     print_json,
-    print_rows,
     status,
     takes,
 )
-from gduq.cli.request import Call, Network, Request, SmilesColumn, source_of
-from gduq.data.outputs import TABLES, RejectList, check_new, check_outputs, rejects_path
-from gduq.errors import InputError
+from gduq.cli.request import Request, source_of
+from gduq.data.outputs import TABLES, check_new, check_outputs, rejects_path
+from gduq.serve.settings import Limits
 
-if TYPE_CHECKING:
-    from gduq.serve.files import Served
-    from gduq.serve.service import Service
-
-__all__ = ["points", "predict"]
+__all__ = ["export", "predict", "serve"]
 
 _NO_REFERENCE = (
     "no conformal sets or intervals and no ood_rank, and abstain at most where a row is unlike the "
@@ -39,6 +35,7 @@ _SHIFTED = (
     "and intervals carry no guarantee here, and the share of rows that is answered need not be "
     "that of --coverage."
 )
+_ENOUGH = 20  # graphs that are looked at before an export
 
 
 @app.command()
@@ -69,21 +66,26 @@ def predict(
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
     """
-    request.check(graphs, keep or ())
-    listed = rejects_path(output, rejects)
     reads = [request.bundle, request.calibration_data, *graphs, source_of(request.bundle)]
-    check_outputs({"--output": output, "--rejects": listed}, reads)
+    written = {"--output": output, "--rejects": rejects_path(output, rejects)}
+    check_outputs(written, reads)
     check_new(output, force, TABLES)
     check_new(rejects, force)
-    RejectList(listed)  # refuses a file that is none
-    from gduq.cli.answering import predict_all
+    from gduq.serve.files import InputTable, predict_files
 
     with status("Loading", as_json) as line:
-        done, service = predict_all(request, graphs, output, rejects, keep or (), line)
-    _report(done, service, as_json)
-
-
-def _report(done: Served, service: Service, as_json: bool) -> None:
+        smiles = request.smiles_column(graphs)
+        table = InputTable.of(graphs, smiles, keep or (), request.notes("ids"))
+        service = request.service()
+        done = predict_files(
+            service,
+            graphs,
+            output,
+            rejects=rejects,
+            table=table,
+            batch_size=request.batch_size,
+            notify=lambda count: line.update(f"Predicting: {count} graphs"),
+        )
     notes = service.decisions.notes if service.reference is not None else [_NO_REFERENCE]
     if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
         notes.append(_SHIFTED.format(done.shift_pvalue))
@@ -93,11 +95,11 @@ def _report(done: Served, service: Service, as_json: bool) -> None:
     if as_json:
         print_json({**vars(done), "notes": notes})
     else:
-        rows, graphs = counted(done.rows, "row"), counted(done.graphs, "graph")
         reasons = ", ".join(f"{count} {reason}" for reason, count in done.reasons.items())
         why = f" ({reasons})" if reasons else ""
         abstained = "" if done.abstained is None else f", {done.abstained} of them to abstain from"
-        echo(f"{rows} for {graphs} in {done.path}{abstained}{why}")
+        rows = f"{counted(done.rows, 'row')} for {counted(done.graphs, 'graph')}"
+        echo(f"{rows} in {done.path}{abstained}{why}")
         if done.units:
             echo(f"Units: {', '.join(f'{name} in {unit}' for name, unit in done.units.items())}")
         for note in notes:
@@ -107,27 +109,85 @@ def _report(done: Served, service: Service, as_json: bool) -> None:
 
 
 @app.command()
-def points(
-    bundle: Annotated[
-        Path | None, typer.Argument(help="A bundle or run folder; or pass --net.")
-    ] = None,
-    net: Network = None,
-    call: Call = None,
-    graph: Annotated[
-        Path | None, typer.Option(help="A file or TU folder; its first graph is run once.")
-    ] = None,
-    smiles: SmilesColumn = None,
+@takes(Request)
+def serve(
+    request: Request,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
+    max_graphs: Annotated[
+        int, typer.Option(min=1, help="Graphs a request may hold.")
+    ] = Limits.graphs,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes a request may hold.")
+    ] = Limits.body / 2**20,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Requests at a time; more are sent away.")
+    ] = Limits.queue,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time for a request.")
+    ] = Limits.seconds,
+) -> None:
+    """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
+
+    Answers have the columns of `gduq predict`. Graphs that cannot be read are named with the
+    reason, the others are answered. /model is the model card, /health says how it goes, /docs
+    describes all routes. Nothing in a request is ever run. There is no password: listen on other
+    addresses than this machine's own behind something that has one.
+    """
+    from gduq.serve.server import check_installed, listen, own_hosts, run
+
+    check_installed("fastapi", "uvicorn")
+    body, batch = int(max_megabytes * 2**20), request.batch_size
+    limits = Limits(body=body, graphs=max_graphs, batch=batch, queue=max_waiting,
+                    seconds=max_seconds)  # fmt: skip
+    with listen(host, port) as place:
+        with status("Loading"):
+            from gduq.serve.http import make_app, make_card
+
+            service = request.service()
+            card = make_card(service, limits, request.info, request.bundle.resolve().name)
+            hosts = own_hosts(place.getsockname()[0], host)  # a name may stand for loopback
+            served = make_app(service, card, limits, hosts)
+        notes = [*service.decisions.notes]
+        if hosts is None:
+            notes.append(f"any machine that can reach {host} may ask.")
+        for note in notes:
+            echo(f"Note: {note}", err=True)
+        run(served, place, limits, lambda address: echo(f"{address} answers; Ctrl-C ends it."))
+    echo("Stopped.", err=True)
+
+
+@app.command()
+@takes(Request, "bundle", "smiles", "net", "call")
+def export(
+    request: Request,
+    output: Output,
+    like: Annotated[
+        Path, typer.Option(help="Graphs to answer for: a table, .safetensors, a TU folder.")
+    ],
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a network can be anchored: names for `at`, and the shape there."""
-    if graph is None:
-        raise InputError("--graph, a file with a graph the network takes", "none")
-    from gduq.anchoring import cut_points
-    from gduq.cli.answering import load_network, readable_graphs
+    """Write a model as one file that answers on its own: .pt2 or .onnx.
 
-    network, function = load_network(bundle, net, call)
-    first = next(readable_graphs(graph, smiles), None)
-    if first is None:
-        raise InputError(f"at least one graph in {graph}", "none")
-    found = cut_points(network, first, function)
-    print_rows([{"at": at, "rows": rows, "width": width} for at, (rows, width) in found], as_json)
+    A .pt2 file is read by torch.export.load, an .onnx file by onnxruntime; neither needs gduq.
+    Hypotheses, calibration and novelty are in it, for graphs of any size. What it takes and gives,
+    and how SMILES become inputs, it says itself.
+    """
+    reads = [request.bundle, like, source_of(request.bundle)]
+    check_new(output, force, (".pt2", ".onnx"), reads)
+    from gduq.bundle import export as export_model
+
+    with status("Exporting", as_json):
+        model, calibrator = request.load()
+        graphs = list(islice(request.graphs(like), _ENOUGH))
+        export_model(model, output, graphs, calibrator, request.info.preprocessing)
+    size = output.stat().st_size
+    if as_json:
+        print_json({"path": output, "bytes": size})
+    else:
+        echo(f"{output} written, {size / 1e6:.2f} MB")

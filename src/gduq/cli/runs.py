@@ -1,45 +1,45 @@
-"""``gduq calibrate`` and ``evaluate``: runs on disk."""
+"""``gduq calibrate``, ``evaluate`` and ``report``: runs on disk."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq._io import read_metadata, write_text
 from gduq.cli.base import (
     AsJson,
     Force,
+    Methods,
     TrustSource,
     app,
     echo,
+    print_json,
     print_rows,
     status,
     summary_rows,
     takes,
 )
-from gduq.cli.request import Request, check_there, files_of, source_of, trust_runs
+from gduq.cli.request import Request, source_of
 from gduq.data.outputs import check_new
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
+    from gduq.runs.folder import RunFolder
 
-__all__ = ["calibrate", "evaluate"]
+__all__ = ["calibrate", "evaluate", "report"]
 
 _SHOWN = 20  # rows left out that are named one by one
-Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
-Corrupted = Annotated[
-    bool, typer.Option("--corrupted", help="Fit it on shifted copies of the rows too.")
-]
 
 
 @app.command()
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")],
     method: Methods = None,
-    corrupted: Corrupted = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also save the model with the (one) calibrator here."),
@@ -49,23 +49,18 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
-    check_there([run])
-    _no_bundle(
-        run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
-    )
     check_new(output, force, reads=[run / "bundle", source_of(run)])
-    trust_runs([run], trust_source)
     from gduq.runs.folder import RunFolder
 
-    folder = RunFolder(run)
-    names = _calibrators(method or [folder.predictions()["id_val"].calibrator], corrupted)
-    if output is not None and len(names) > 1:
-        raise InputError("one --method to save with --output", ", ".join(names))
+    folder = RunFolder(run, trust_source)
+    methods = method or [folder.predictions()["id_val"].calibrator]
+    if output is not None and len(methods) > 1:
+        raise InputError("one --method to save with --output", ", ".join(methods))
     with status("Calibrating", as_json):
-        found = folder.recalibrate(names).evaluation()
         if output is not None:
-            folder.save_calibrated(names[0], output)
-    print_rows(summary_rows(found, names), as_json)
+            folder.save_calibrated(methods[0], output)
+        found = folder.recalibrate(methods).evaluation()
+    print_rows(summary_rows(found, methods), as_json)
     if output is not None and not as_json:
         echo(f"Written to {output}")
 
@@ -79,7 +74,6 @@ def evaluate(
         typer.Option(help="Judge on a dataset by name, or files of labelled graphs: [split=]FILE."),
     ] = None,
     method: Methods = None,
-    corrupted: Corrupted = False,
     subgroups: Annotated[
         bool, typer.Option("--subgroups", help="Also groups of rows: by degree and size.")
     ] = False,
@@ -98,21 +92,15 @@ def evaluate(
     kept. Rows that cannot be read are listed and left out; the exit code is then 3.
     """
     run = request.bundle
-    check_there([run])
-    reads = [run / "metrics.json", source_of(run)]
-    check_new(output, force, (".json", ".md"), reads)
-    if data:
-        found = _on_other_data(request, data, method or [], corrupted, subgroups, as_json)
-    else:
-        trust_runs([run], trust_source)
-        _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
-        from gduq.runs.folder import RunFolder
+    check_new(output, force, (".json", ".md"), [run / "metrics.json", source_of(run)])
+    from gduq.runs.folder import RunFolder
 
-        folder = RunFolder(run)
-        with status("Evaluating", as_json):
-            found = folder.recalibrate(_calibrators(method or [], corrupted)).evaluation()
-            if subgroups:
-                found = folder.evaluate(subgroups=True)
+    with status("Evaluating", as_json):
+        if data:
+            found = _on_other_data(request, data, method or [], subgroups)
+        else:
+            folder = RunFolder(run, trust_source).recalibrate(method or [])
+            found = folder.evaluate(subgroups=True) if subgroups else folder.evaluation()
     for name, reason in found.settings.get("skipped", {}).items():
         echo(f"Note: without {name}: {reason}", err=True)
     left_out = found.settings.get("rejected", ())
@@ -121,49 +109,91 @@ def evaluate(
     if len(left_out) > _SHOWN:
         echo(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
     if output is not None:
-        if output.suffix == ".json":
-            found.to_json(output)
-        else:
-            write_text(output, found.to_markdown())
-        typer.echo(f"Written to {output}")
+        (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
+        echo(f"Written to {output}")
     elif as_json:
         typer.echo(found.to_json(), nl=False)
     else:  # all of it is wider than any screen
         print_rows(summary_rows(found))
-        typer.echo("Everything, with intervals: -o evaluation.md, or --json.")
+        echo("Everything, with intervals: -o evaluation.md, or --json.")
     if left_out:
         raise typer.Exit(3)
 
 
 def _on_other_data(
-    request: Request, data: list[str], methods: list[str], corrupted: bool, subgroups: bool,
-    as_json: bool,
-) -> Evaluation:  # fmt: skip
-    request.check()
-    files = files_of(data)
-    request.check_labelled(files.values())
-    if subgroups and files:
-        raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
-    if methods and files and "id_val" not in files:
-        raise InputError(f"--data id_val=FILE to fit {methods[0]} on", ", ".join(data))
-    from gduq.cli.answering import judge
+    request: Request, data: Sequence[str], methods: Sequence[str], subgroups: bool
+) -> Evaluation:
+    """What is measured on a dataset by name, or on labelled files; rows left out are in its
+    settings."""
+    from gduq.bundle.save_load import networks
+    from gduq.data.catalog import load
+    from gduq.evaluation import evaluate
+    from gduq.runs.build import with_encodings
+    from gduq.serve.service import Service
 
-    with status("Evaluating", as_json):
-        return judge(request, data[0], files, _calibrators(methods, corrupted), subgroups)
+    model, saved = request.load()
+    calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
+    if len(data) == 1 and not Path(data[0]).suffix and not Path(data[0]).exists():
+        net = next(iter(networks(request.info.model)), {}).get("config", {})
+        channels = 0 if net.get("positional") is None else int(net["positional_channels"])
+        splits = with_encodings(load(data[0]), channels)
+        return evaluate(model, splits, calibrators, subgroups=subgroups)
+    service, found, rejects = Service(model, None, request.info.class_names), {}, list[str]()
+    for text in data:
+        split, _, name = text.rpartition("=")
+        split = split or Path(name).stem
+        if split in found:
+            raise InputError("a split of its own for every file", text, "Use --data split=FILE.")
+        found[split], bad = request.labelled(service, Path(name))
+        rejects += map(str, bad)
+    measured = evaluate(found, None, calibrators, subgroups=subgroups)
+    return replace(measured, settings={**measured.settings, "rejected": rejects})
 
 
-def _no_bundle(path: Path, do: str) -> None:
-    """Tell who hands over a bundle what to do with it."""
-    if "document" in read_metadata(path):
-        raise InputError("a run folder of `gduq train`", f"{path}, which is a bundle", do)
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write, .html or .json.")
+    ] = Path("report.html"),
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page (default: the target and its file).")
+    ] = None,
+    force: Force = False,
+    trust_source: TrustSource = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write one page about runs that a person can read.
+
+    The first run is what the others are compared with; of a folder of runs, a vanilla one. Runs
+    that differ in the seed only are shown as one model, with means over seeds. The page needs no
+    network.
+    """
+    from gduq.report import subjects_from_runs, write
+
+    folders = [folder for path in runs for folder in _folders(path, trust_source)]
+    own = any((path / "report.html").resolve() == output.resolve() for path in runs)
+    reads = [source_of(folder.path) for folder in folders]
+    check_new(output, force or own, (".html", ".json"), reads)
+    with status("Reading", as_json) as line:
+        subjects = subjects_from_runs(folders, notify=lambda n: line.update(f"Reading {n}"))
+        line.update("Writing")
+        again = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
+        write(subjects, output, title, again)
+    if as_json:
+        print_json({"report": output.resolve(), "runs": [folder.path for folder in folders]})
+    else:
+        echo(f"{len(folders)} run(s) in {output.resolve()}")
 
 
-def _calibrators(names: list[str], corrupted: bool) -> list[str]:
-    """The names, those that can also learn from corrupted copies marked so if that is wished."""
-    from gduq.calibration import METHODS, parse_name
+def _folders(path: Path, trusted: bool) -> list[RunFolder]:
+    """A run, or the finished runs in a folder: vanilla ones first."""
+    from gduq.runs.folder import RunFolder
 
-    names = list(dict.fromkeys(parse_name(name)[0] for name in names))
-    copying = {name for name, cls in METHODS.items() if not cls.needs_graph}
-    if corrupted and not copying & set(names):
-        raise InputError(f"--corrupted with --method {', '.join(copying)}", ", ".join(names))
-    return [f"{name}+corrupted" if corrupted and name in copying else name for name in names]
+    if (path / "config.json").is_file():
+        return [RunFolder(path, trusted)]
+    found = [RunFolder(file.parent, trusted) for file in path.glob("*/finished")]
+    if not found:
+        do = "Make one with `gduq train`."
+        raise InputError("a run folder, or a folder with finished runs", path, do)
+    return sorted(found, key=lambda f: (f.config.method.kind != "vanilla", f.config.title))

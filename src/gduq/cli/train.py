@@ -1,10 +1,9 @@
-"""``gduq train``: from a file, a dataset or a config to a model with a verdict."""
+"""``gduq train``: from a file, a dataset or a config to a model with a verdict; ``data list``."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,24 +27,16 @@ if TYPE_CHECKING:
     from gduq.runs.config import RunConfig
     from gduq.runs.folder import RunFolder
 
-__all__ = ["train"]
+__all__ = ["data_app", "train"]
 
-_RECIPES = ("head", "thawed", "paper")
-_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")
-_METHODS: dict[str, dict[str, str]] = {
-    "choose": {"kind": "choose"},
-    "plain": {"kind": "vanilla"},
-    **{recipe: {"kind": "anchored", "recipe": recipe} for recipe in _RECIPES},
-    **{kind: {"kind": kind} for kind in _KINDS},
-}
-_SHOWN = 6  # names of targets and of classes
+_SHOWN = 6  # names of targets and classes, and rows left out
 _ALONE = (
     "It has one hypothesis: epistemic is 0 in every row, and hypotheses never disagree. Novelty "
     "says what is unlike the training data; --set method.budget=1.5, or --method ensemble, lets "
     "more hypotheses compete."
 )
-_GO_ON = "The same command goes on from the last checkpoint"
-_ENDING = (".csv", ".tsv", ".safetensors", ".toml")
+data_app = typer.Typer(no_args_is_help=True, help="Datasets by name.")
+app.add_typer(data_app, name="data")
 
 
 def _option(text: str, *names: str) -> Any:
@@ -55,13 +46,13 @@ def _option(text: str, *names: str) -> Any:
 @app.command()
 def train(
     source: Annotated[
-        str | None,
+        str,
         typer.Argument(
             help="Your data: a .csv or .tsv with SMILES, a .safetensors file of graphs, "
             "a TU folder, package.module:Name of a PyG dataset; or the name of a dataset; or a "
             "config (.toml); or a run folder, to train again with changes."
         ),
-    ] = None,
+    ],
     target: Annotated[
         list[str] | None, _option("Column to learn; repeat for several, or 'NR-*' for all such.")
     ] = None,
@@ -69,7 +60,7 @@ def train(
         list[str] | None, _option("Unit of each target (default: in [ ] or ( ) after its name).")
     ] = None,
     smiles: Annotated[
-        str | None, _option("Column of SMILES (default: told by name or content).")
+        str | None, _option("Column of SMILES (default: by name or content).")
     ] = None,
     task: Annotated[
         str | None, _option("values, classes or labels, where the columns do not tell.")
@@ -82,24 +73,23 @@ def train(
         ),
     ] = None,
     method: Annotated[
-        str | None, _option(f"{', '.join(_METHODS)} (default for your own data: choose).")
-    ] = None,
-    recipe: Annotated[
-        str | None, _option("Anchored: head (default), thawed (default with --at) or paper.")
+        str | None,
+        _option(
+            "choose (default for your own data), plain, head, thawed, paper, anchored, ensemble, "
+            "mcdropout, heads or laplace."
+        ),
     ] = None,
     at: Annotated[str | None, _option("Anchors: head, readout, input, a layer.")] = None,
     epochs: Annotated[int | None, _option("How long to train at most.")] = None,
     seed: Annotated[int | None, _option("Seed of everything that is random.")] = None,
-    data: Annotated[str | None, _option("Dataset, as in `gduq data list`.")] = None,
-    changes: Annotated[
+    settings: Annotated[
         list[str] | None, _option("Change a value: --set training.epochs=50; repeat.", "--set")
     ] = None,
     root: Annotated[
         Path, _option("Folder of all runs; this one gets its own in it.", "--root", "-o")
     ] = Path("runs"),
     dry_run: Annotated[
-        bool,
-        _option("Show what would be read, cut and trained; write nothing.", "--dry-run"),
+        bool, _option("Show what would be read, cut and trained; write nothing.", "--dry-run")
     ] = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -111,216 +101,137 @@ def train(
     repeated; interrupted, it goes on. Rows that cannot be read are listed and left out; the exit
     code is then 3.
     """
-    with resumable(_GO_ON):
-        wanted = _config(source, data, _changes(locals()), trust_source)
-        if dry_run:
-            _show_plan(wanted, as_json)
-            return
-        _check_root(root, wanted)
-        if wanted.data.source is None:
-            _train_named(wanted, root, as_json)
-        else:
-            _train_own(wanted, root, as_json)
-
-
-# -- what is asked for: all of it is checked before anything heavy is imported ---------------------
-
-
-def _changes(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of a config that options give; ``--set`` wins over all others."""
-    method, at = options["method"], options["at"]
-    if method is not None and method not in _METHODS:
-        raise InputError(f"--method from {', '.join(_METHODS)}", repr(method))
-    if at is not None and at.removeprefix("-").isdecimal():
-        at = int(at)
-    found = {f"method.{key}": value for key, value in _METHODS.get(method, {}).items()}
-    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
-    given = {f"data.{key}": options[name] or None for key, name in own.items()}
-    given |= {"method.recipe": options["recipe"], "method.at": at}
-    given |= {"training.epochs": options["epochs"], "seed": options["seed"]}
-    found |= {key: value for key, value in given.items() if value is not None}
-    for change in options["changes"] or ():
-        key, equals, text = change.partition("=")
+    given: dict[str, Any] = {"data.targets": target, "data.units": unit, "data.smiles": smiles}
+    given |= {"data.task": task, "data.by": by, "training.epochs": epochs, "seed": seed}
+    given |= {"method.at": None if at is None else _parsed(at), "method.kind": method}
+    if method in ("head", "thawed", "paper"):
+        given |= {"method.kind": "anchored", "method.recipe": method}
+    elif method == "plain":
+        given["method.kind"] = "vanilla"
+    changes = {key: value for key, value in given.items() if value not in (None, [])}
+    for text in settings or ():
+        key, equals, value = text.partition("=")
         if not equals or not key:
-            raise InputError("--set key=value", repr(change))
-        try:
-            found[key.strip()] = json.loads(text)
-        except (ValueError, RecursionError):
-            found[key.strip()] = text
-    return found
+            raise InputError("--set key=value", repr(text))
+        changes[key.strip()] = _parsed(value)
+    with resumable("The same command goes on from the last checkpoint"):
+        config = _config(source, changes, trust_source)
+        from gduq.runs.build import plan
+        from gduq.runs.run import run
+
+        with status(f"Reading {config.data.name}", as_json):
+            planned = plan(config)
+        if not as_json:
+            _show(planned)
+        elif dry_run:
+            print_json(planned)
+        if not dry_run:
+            folder = run(config, root, progress=not as_json)
+            _conclude(folder, planned, as_json)
 
 
-def _config(
-    source: str | None, data: str | None, changes: dict[str, Any], trusted: bool
-) -> RunConfig:
-    from gduq.runs.config import RunConfig
-
-    if data is not None:
-        changes["data.name"] = data
-    if source is not None:
-        if source.endswith(".toml"):
-            return RunConfig.read(source, changes, trusted)
-        if data is not None:
-            raise InputError("one thing to train on", f"{source} and --data {data}")
-        if (Path(source) / "config.json").is_file():
-            return RunConfig.read(source, changes, trusted)
-        changes["data.source" if _is_own(source) else "data.name"] = source
-    if not {"data.name", "data.source"} & set(changes):
-        wanted = "your data, the name of a dataset, or a config (.toml)"
-        raise InputError(wanted, "none", "See gduq train --help.")
-    return RunConfig.from_values({}, changes)
+def _parsed(text: str) -> Any:
+    """A value as JSON, or else as text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
-def _is_own(source: str) -> bool:
+def _config(source: str, changes: dict[str, Any], trusted: bool) -> RunConfig:
     from gduq.data.catalog import names
     from gduq.data.source import is_object
+    from gduq.runs.config import RunConfig
 
-    if source in names() or source.startswith("tu/"):
-        return False
     path = Path(source)
-    if path.exists() or path.suffix in _ENDING or is_object(source):
-        return True
-    if "/" in source and not path.suffix:
-        return False  # a slip in the name of a dataset; the near ones are told
-    raise InputError("a file, a folder, the name of a dataset or a config", repr(source))
+    if path.suffix == ".toml" or (path / "config.json").is_file():
+        return RunConfig.read(source, changes, trusted)
+    own = source not in names() and (path.exists() or path.suffix or is_object(source))
+    return RunConfig.from_values({}, {"data.source" if own else "data.name": source} | changes)
 
 
-def _check_root(root: Path, config: RunConfig) -> None:
-    """Nothing of the user's lies where the run is to go."""
-    from gduq.data.outputs import check_outputs
+def _show(plan: dict[str, Any]) -> None:
+    """What is read, cut and trained, in lines."""
+    echo(plan["description"])
+    for name, value in plan.items():
+        if name not in ("description", "cut", "rejected"):
+            listed = list(map(str, value)) if isinstance(value, (tuple, list)) else [str(value)]
+            more = f", ... ({len(listed)} in all)" if len(listed) > _SHOWN else ""
+            echo(f"{name}: {', '.join(listed[:_SHOWN])}{more}")
+    for line in plan["cut"]:
+        echo(f"  {line}")
+    for line in plan["rejected"][:_SHOWN]:
+        echo(f"Left out: {line}")
 
-    folder = root / config.folder_name
-    for place in (root, folder):
-        if place.exists() and not place.is_dir():
-            raise InputError("a folder as --root", f"{place}, which is a file")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
-        raise InputError("a new folder for the run", f"{folder}, which holds something else")
-    if config.data.source is not None and not config.data.is_object:
-        check_outputs({"--root": folder}, [Path(config.data.source)])
 
-
-def _train_named(wanted: RunConfig, root: Path, as_json: bool) -> None:
-    from gduq.runs.run import run
-
-    folder = run(wanted, root, progress=not as_json)
+def _conclude(folder: RunFolder, plan: dict[str, Any], as_json: bool) -> None:
+    """The scores; of one's own data also a report, how far to trust it, and what to type next."""
     scores = summary_rows(folder.evaluation())
-    if as_json:
-        print_json({"run": folder.path, "hash": wanted.hash, "scores": scores})
-        return
-    typer.echo(f"{wanted.title}: {folder.path}")
-    print_rows(scores)
-    typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
+    found: dict[str, Any] = {"run": folder.path, "hash": folder.config.hash, "scores": scores}
+    lines = [f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html"]
+    if folder.config.data.source is not None:
+        from gduq.report import subjects_from_runs, write
+        from gduq.report.verdict import verdict
 
-
-def _show_plan(wanted: RunConfig, as_json: bool) -> None:
-    from gduq.runs.build import plan
-
-    found = plan(wanted)
+        with status("Writing the report", as_json):
+            subjects, page = subjects_from_runs([folder]), folder.path / "report.html"
+            result = verdict(subjects)
+            commands = next_commands(folder, result)
+            measured = (folder.path / "metrics.json").stat().st_mtime
+            if not page.is_file() or page.stat().st_mtime < measured:
+                write(subjects, page, reproduce=commands[-1])
+        p = folder.predictions()["id_val"]
+        alone = p.num_samples == 1 and not p.epistemic.any()
+        found |= {"kind": plan["task"], "report": page, "rejected": len(plan["rejected"])}
+        found |= {"verdict": result.headline, "one_hypothesis": bool(alone)}
+        lines = ["", result.headline]
+        lines += [f"What to do: {result.advice.text}"] if result.advice is not None else []
+        lines += [_ALONE] if alone else []
+        lines += [f"Report: {page}", "Next:", *(f"  {command}" for command in commands)]
+    if plan["rejected"]:
+        lines.append(f"Left out: {len(plan['rejected'])}, see {folder.path / 'rejects.csv'}")
     if as_json:
         print_json(found)
-        return
-    echo(found.pop("description"))
-    rejected = found.pop("rejected")
-    for name, value in found.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else value
-        if name != "cut":
-            echo(f"{name}: {shown}")
-    for line in found["cut"]:
-        echo(f"  {line}")
-    for line in rejected[:_SHOWN]:
-        echo(f"Left out: {line}")
-    if len(rejected) > _SHOWN:
-        echo(f"... and {len(rejected) - _SHOWN} more rows left out")
-
-
-# -- data of one's own -----------------------------------------------------------------------------
-
-
-def _train_own(wanted: RunConfig, root: Path, as_json: bool) -> None:
-    """Read, train, judge, report, and say how far to trust it."""
-    from gduq.runs.build import own_of
-    from gduq.runs.run import prepare, run
-
-    with status(f"Reading {wanted.data.name}", as_json):
-        own = own_of(wanted)
-    assert own is not None
-    path = prepare(wanted, root)
-    if not as_json:
-        _describe(wanted, own, path)
-    folder = run(wanted, root, progress=not as_json)
-    with status("Writing the report", as_json):
-        verdict, page = _report(folder)
-    p = folder.predictions()["id_val"]
-    scores, alone = summary_rows(folder.evaluation()), p.num_samples == 1 and not p.epistemic.any()
-    if as_json:
-        content = {"run": folder.path, "hash": wanted.hash, "kind": own.target.kind, "report": page}
-        content |= {"rejected": len(own.rejects), "verdict": verdict.headline}
-        print_json(content | {"one_hypothesis": bool(alone), "scores": scores})
     else:
+        echo(f"{folder.config.title}: {folder.path}")
         print_rows(scores)
-        if len(names := own.splits.class_names) == 2:
-            echo(f"roc_auc and average_precision are those of the class {names[1]!r}.")
-        echo("")
-        echo(verdict.headline)
-        if verdict.advice is not None:
-            echo(f"What to do: {verdict.advice.text}")
-        if alone:
-            echo(_ALONE)
-        echo(f"Report: {page}\nNext:")
-        for command in _next(folder, verdict, own.splits.train.task):
-            echo(f"  {command}")
-    if own.rejects:
+        echo("\n".join(lines))
+    if plan["rejected"]:
         raise typer.Exit(3)
 
 
-def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
-    """What is learned, what was left out, and how the rows are cut."""
-    splits, names = own.splits, own.splits.target_names or ("y",)
-    units = splits.units or ("",) * len(names)
-    learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
-    classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
-    echo(f"{splits.description} To learn: {_first(learned)}, as {own.target.kind}{classes}.")
-    if own.rejects:
-        listed = path / "rejects.csv"
-        echo(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
-    for line in own.cut:
-        echo(f"  {line}")
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
-
-
-def _report(folder: RunFolder) -> tuple[Verdict, Path]:
-    """The verdict, and the page in the run's folder."""
-    from gduq.report import subjects_from_runs, write
-    from gduq.report.verdict import verdict
-
-    subjects = subjects_from_runs([folder])
-    page = folder.path / "report.html"
-    metrics = folder.path / "metrics.json"
-    if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
-        command = f"gduq report {shlex.quote(str(folder.path))}{_trusted(folder)} -o report.html"
-        write(subjects, page, reproduce=command)
-    return verdict(subjects), page
-
-
-def _next(folder: RunFolder, verdict: Verdict, rows: str) -> Iterable[str]:
-    """What to type next."""
+def next_commands(folder: RunFolder, verdict: Verdict) -> list[str]:
+    """What to type next: what the verdict advises, a prediction, and a report at the end."""
     from gduq.report.verdict import CALIBRATED
 
-    model = run = shlex.quote(str(folder.path))
-    if verdict.advice is not None and verdict.advice.action == "calibrate":
-        model = CALIBRATED  # what the first command writes takes the place of the run
-    new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
-    advised = verdict.advice.command if verdict.advice is not None else ""
-    answers = rows == "graph" and not advised.startswith("gduq predict")
-    predict = f"gduq predict {model} {new} -o answers.csv" if answers else ""
-    report = f"gduq report {run}{_trusted(folder)} -o report.html"
-    return [command for command in (advised, predict, report) if command]
+    run, data, advice = shlex.quote(str(folder.path)), folder.config.data, verdict.advice
+    found = [advice.command] if advice is not None and advice.command else []
+    # what `calibrate` writes takes the place of the run
+    model = CALIBRATED if advice is not None and advice.action == "calibrate" else run
+    if folder.info["task"] == "graph" and not any("gduq predict" in text for text in found):
+        new = "new.csv" if data.smiles is not None else "new.safetensors"
+        found.append(f"gduq predict {model} {new} -o answers.csv")
+    trusted = " --trust-source" if data.is_object else ""
+    return [*found, f"gduq report {run}{trusted} -o report.html"]
 
 
-def _trusted(folder: RunFolder) -> str:
-    """What later commands on a run of a Python object must be told."""
-    return " --trust-source" if folder.config.data.is_object else ""
+@data_app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """Show every dataset: name, size, task, shift, and where it comes from."""
+    from gduq.data.catalog import find, names
+
+    rows = [
+        {
+            "name": name,
+            "size": family.rows,
+            "target": f"{family.classes} classes" if family.classes else "value",
+            "task": family.task,
+            "domain": family.domain,
+            "shift": name.rsplit("/", 1)[-1],
+            "source": family.source,
+        }
+        for name, family in ((name, find(name)) for name in names())
+    ]
+    print_rows(rows, as_json)
+    if not as_json:
+        echo("Any other name of the TU collection works as tu/<NAME>/size.")

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
-from torch_geometric.data import Data
 
 from gduq.errors import InputError
-from gduq.nn.bond_gnn import ATOMS, BONDS, BondGNN
+from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.gnn import GNN
 
-__all__ = ["AnySize", "class_name", "network_from", "network_spec", "small_graph"]
+__all__ = ["AnySize", "class_name", "network_from", "network_spec"]
 
 _OWN: dict[str, type[GNN | BondGNN]] = {"GNN": GNN, "BondGNN": BondGNN}
 
@@ -38,20 +37,6 @@ def network_from(spec: Mapping[str, Any]) -> nn.Module:
     if spec["kind"] not in _OWN:
         raise InputError("a kind of network this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
     return _OWN[spec["kind"]](**spec["config"])
-
-
-def small_graph(config: Mapping[str, Any], dtype: torch.dtype) -> Data:
-    """One edge with the features that a network of gduq's own with such settings reads."""
-    if "in_channels" not in config:  # a `BondGNN`
-        widths = {"x": len(ATOMS), "edge_attr": len(BONDS)}
-    else:
-        x = len(config["categories"] or ()) or config["in_channels"]
-        pe = config["positional_channels"] if config["positional"] is not None else 0
-        widths = {"x": x, "edge_attr": config["edge_channels"], "pe": pe}
-    found = {name: torch.zeros(2, width, dtype=dtype) for name, width in widths.items() if width}
-    if config.get("categories"):
-        found["x"] = found["x"].long()
-    return Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, **found)
 
 
 class AnySize(nn.Module):

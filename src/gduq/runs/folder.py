@@ -70,10 +70,12 @@ class RunFolder:
 
     Args:
         path: The folder; it must hold a run, finished or not.
+        trust_source: Whether data that its config names as ``package.module:Name`` may be
+            imported: it is code.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | PathLike[str], trust_source: bool = False) -> None:
+        self.path, self._trusted = Path(path), trust_source
         if not (self.path / "config.json").is_file():
             do = "Make one with `gduq train` or gduq.runs.run.run."
             raise InputError("the folder of a run, with config.json", str(self.path), do)
@@ -95,7 +97,7 @@ class RunFolder:
     @cached_property
     def config(self) -> RunConfig:
         """What was asked for."""
-        return RunConfig.from_values(self._read("config.json", dict[str, Any]), {})
+        return RunConfig.read(self.path, trust_source=self._trusted)
 
     @property
     def bundle(self) -> Path:

@@ -95,6 +95,8 @@ def prepare(config: RunConfig, root: str | Path) -> Path:
     path = Path(root) / config.folder_name
     if not (path / FINISHED).is_file():
         path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()) and not (path / "config.json").is_file():
+            raise InputError("a new folder for the run", f"{path}, which holds something else")
         write_json(path / "config.json", config.model_dump(mode="json"))
         own = build.own_of(config)
         if own is not None and own.rejects:
