@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
-from gduq.anchoring.anchors import AnchorSampler, FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.nn.gnn_settings import ChainPoint
@@ -24,6 +24,7 @@ from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
 POINTS: tuple[ChainPoint, ...] = ("input", 1, 2, "readout")
 CASES = [(conv, at) for conv in CONVS for at in POINTS]
+WITH = ("gin", "graph")  # a virtual node and encodings
 DEEPER = [case for case in CASES if case[1] != "input"]  # something comes before and can be frozen
 
 
@@ -57,7 +58,8 @@ def represent(model: gduq.Anchored, graph: Data) -> Tensor:
 @pytest.mark.parametrize(("conv", "at"), CASES)
 @pytest.mark.parametrize("task", ["node", "graph"])
 def test_fast_path_is_the_concatenation(conv: str, at: ChainPoint, task: str) -> None:
-    model, graph = anchored(make_net(conv, task=task), at), full_graph()
+    more = {"virtual_node": True, "positional": "laplacian"} if (conv, task) == WITH else {}
+    model, graph = anchored(make_net(conv, task=task, **more), at), full_graph()
     expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
     torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
 
@@ -69,14 +71,6 @@ def test_fast_path_is_pyg_with_widened_layers(conv: str, at: ChainPoint, task: s
     model, graph = anchored(make_net(conv, task=task), at), full_graph()
     expected = NaiveGNN(model).eval().sample(graph, model.bank)
     torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("at", POINTS)
-def test_virtual_node_and_encodings_pass_the_cut(at: ChainPoint) -> None:
-    for options in ({"virtual_node": True}, {"positional": "laplacian"}):
-        model, graph = anchored(make_net(**options), at), full_graph()
-        expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
-        torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
@@ -220,21 +214,6 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
-    """Wide input: the shift's mean and covariance are those of per-node Gaussian anchors."""
-    torch.manual_seed(0)
-    net = GNN(30, 3, 2, 2, conv="gcn", task="node", dropout=0.0)
-    model = gduq.anchor(net, "input", init="random").double()
-    x = torch.randn(4000, 30).double() * torch.linspace(0.1, 2, 30) + 1
-    graph = Data(x=x, edge_index=torch.zeros(2, 0).long(), y=torch.zeros(4000).long())
-    model.fit_source(graph).train()
-    read = AnchorSampler(model, graph, 1, 0.0, _generator(0)).read(x)[0]
-    shift = read - model.linear.residual(x) - model.linear.bias
-    explicit = model.linear.shift(model.source.draw(x, 4000, _generator(1)))
-    torch.testing.assert_close(shift.mean(0), explicit.mean(0), rtol=0, atol=0.1)
-    torch.testing.assert_close(shift.T.cov(), explicit.T.cov(), rtol=0.15, atol=0.05)
-
-
 # -- the bank ----------------------------------------------------------------------------------
 
 
@@ -311,31 +290,9 @@ def test_one_anchor_identical_anchors_and_permuted_banks(at: ChainPoint) -> None
 # -- living with the model ---------------------------------------------------------------------
 
 
-def test_wrapping_leaves_the_network_alone() -> None:
-    net = make_net("gin")
-    before = {k: v.clone() for k, v in net.state_dict().items()}
-    out = net(full_graph())
-    gduq.anchor(net, at=1)
-    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-    assert torch.equal(net(full_graph()), out)
-
-
-@pytest.mark.parametrize("at", [1, 2, "readout"])
-def test_freeze_holds_the_virtual_node_too(at: ChainPoint) -> None:
-    net = make_net("gin", virtual_node=True)
-    model = anchored(net, at, freeze=True).train()
-    graph = full_graph()
-    h = represent(model, graph)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        model(graph).square().sum().backward()
-        optimizer.step()
-    torch.testing.assert_close(represent(model, graph), h)
-
-
 @pytest.mark.parametrize(("conv", "at"), DEEPER)
 def test_freeze_trains_the_suffix_only(conv: str, at: ChainPoint) -> None:
-    model = anchored(make_net(conv), at, freeze=True)
+    model = anchored(make_net(conv, virtual_node=conv == "gin"), at, freeze=True)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     graph = full_graph()
     h = represent(model, graph)
@@ -358,51 +315,6 @@ def test_nothing_to_freeze_at_the_input() -> None:
     embedded = GNN(4, 8, 2, num_layers=2, categories=[3])  # embeddings come before
     model = gduq.anchor(embedded, at="input", freeze=True)
     assert not any(p.requires_grad for p in model.point.net.embeddings.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_anchors": 0}, "num_anchors as a whole number"),
-        ({"num_anchors": 2.5}, "num_anchors as a whole number"),
-        ({"at": "middle"}, "at one of 'head', 'input', 1, 2, 'readout', got 'middle'"),
-        ({"at": 3}, "at one of 'head', 'input', 1, 2, 'readout', got 3"),
-        ({"at": 0}, "got 0"),
-        ({"at": True}, "got True"),
-        ({"scope": "batch"}, "scope 'row' or 'graph'"),
-        ({"init": "zero"}, "init 'random' or 'identity'"),
-        ({"anchors": "uniform"}, "anchors 'gaussian', 'shuffle'"),
-        ({"anchors": torch.ones(3, 9)}, "fixed anchors of width 8"),
-        ({"anchors": torch.ones(8)}, r"floats of shape \[k, d\]"),
-    ],
-)
-def test_wrong_settings_name_the_choices(options: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        gduq.anchor(make_net("gin"), **options)
-
-
-def test_wrong_draws_and_masks() -> None:
-    model = anchored(make_net("gin"), 1).train()
-    for draws, mask in ((0, 0.0), (1, 1.0), (1, -0.1)):
-        with pytest.raises(InputError, match="draws >= 1 and mask in"):
-            model.training_pass(full_graph(), draws, mask)
-
-
-def test_masks_follow_the_output_where_labels_do_not_tell() -> None:
-    net = torch_geometric.nn.GCN(4, 8, 2, 3).double()
-    graph = make_graph(7, 1)
-    del graph.y
-    logits, masked = gduq.anchor(net, at="convs.1").train().training_pass(graph, 2, 0.5)
-    assert masked.shape == logits.shape[:2]
-
-
-def test_sources_by_default() -> None:
-    net = make_net("gin")
-    assert isinstance(gduq.anchor(net, at="input").source, GaussianAnchors)
-    assert isinstance(gduq.anchor(net, at=1).source, ShuffledAnchors)
-    assert isinstance(gduq.anchor(net, at="readout").source, ShuffledAnchors)
-    assert gduq.anchor(net, at="input").source.momentum is None
-    assert gduq.anchor(net, at=1, anchors="gaussian").source.momentum == 0.1
 
 
 def test_neighbor_loader_shaped_batches() -> None:
@@ -438,42 +350,41 @@ def test_a_masked_graph_is_no_source_of_anchors() -> None:
     assert model.fit_anchors(View(graph, graph.train_mask)).bank.shape == (3, 8)
 
 
-def test_called_like_the_network_inside() -> None:
-    graph = make_graph(9, 4)
-    for model in (anchored(make_net("gin"), 1), anchored(make_net("gin"), 1).train()):
-        with pytest.raises(InputError, match=r"one graph, .*got Tensor.*model\(data\)"):
-            model(graph.x)
-
-
-# -- recipes -----------------------------------------------------------------------------------
+# -- recipes and mistakes ----------------------------------------------------------------------
 
 
 def test_what_a_name_stands_for() -> None:
     net, node = make_net("gin"), make_net("gcn", task="node")
-    assert gduq.anchor(net).recipe == gduq.Recipe.head()
-    assert gduq.anchor(net, "head").recipe == gduq.anchor(net, recipe="head").recipe
+    assert gduq.anchor(net, "head").recipe == gduq.anchor(net).recipe == gduq.Recipe.head()
     assert gduq.anchor(net, 1).recipe == gduq.Recipe.thawed(at=1)
     assert gduq.anchor(net, recipe="thawed").point.point == 2  # the last layer
     assert gduq.anchor(net, -3).point.point == "input"
     assert gduq.anchor(net, recipe="paper").recipe == gduq.Recipe.paper("graph")
-    assert gduq.anchor(node, recipe="paper").recipe.at == "input"
-    assert gduq.anchor(node, 1, recipe="paper", num_anchors=3).recipe == gduq.Recipe.paper(
-        "node", at=1, num_anchors=3
-    )
+    assert isinstance(gduq.anchor(node, recipe="paper").source, GaussianAnchors)
     own = gduq.Recipe(at="readout", freeze=False, mask=0.2)
-    assert gduq.anchor(net, recipe=own).recipe is not own
     assert gduq.anchor(net, recipe=own).recipe == own
-    with pytest.raises(InputError, match=r"recipe 'head', 'thawed', 'paper'.*got 'hed'"):
-        gduq.anchor(net, recipe="hed")
-    with pytest.raises(InputError, match=r"what is answered for.*Recipe.paper\('node'\)"):
-        gduq.anchor(torch_geometric.nn.GCN(4, 8, 2), recipe="paper")
 
 
-def test_what_cannot_be_anchored() -> None:
-    with pytest.raises(InputError, match=r"not wrapped yet, got Anchored"):
-        gduq.anchor(gduq.anchor(make_net("gin")))
-    with pytest.raises(InputError, match=r"a torch module, got type"):
-        gduq.anchor(GNN)
+WRONG: list[dict[str, object]] = [
+    *({"num_anchors": 0}, {"num_anchors": 2.5}, {"draws": 0}, {"mask": 1.0}, {"mask": -0.1}),
+    *({"at": "middle"}, {"at": 3}, {"at": 0}, {"at": True}, {"scope": "batch"}, {"init": "zero"}),
+    *({"anchors": a} for a in ("uniform", torch.ones(3, 9), torch.ones(8))),
+    *({"recipe": "hed"}, {"net": torch_geometric.nn.GCN(4, 8, 2), "recipe": "paper"}),
+    *({"net": GNN}, {"net": gduq.anchor(make_net("gin"))}),
+]
+
+
+@pytest.mark.parametrize("options", WRONG, ids=str)
+def test_wrong_choices_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        gduq.anchor(**({"net": make_net("gin")} | options))
+
+
+def test_a_model_is_called_with_the_graph() -> None:
+    graph = make_graph(9, 4)
+    for model in (anchored(make_net("gin"), 1), anchored(make_net("gin"), 1).train()):
+        with pytest.raises(InputError, match=r"model\(data\)"):
+            model(graph.x)
 
 
 def test_a_model_can_be_sent_to_another_process() -> None:
@@ -483,10 +394,3 @@ def test_a_model_can_be_sent_to_another_process() -> None:
     model.eval()
     again = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(again.sample(graph), model.sample(graph))
-
-
-def test_more_anchors_than_rows_is_an_error() -> None:
-    model = gduq.anchor(make_net("gin"), at="readout", num_anchors=5).double()
-    with pytest.raises(InputError, match="at least 5 training rows for a bank of 5 anchors, got 4"):
-        model.fit_anchors([make_graph(5, s) for s in range(4)])
-    assert model.bank.size(0) == 0

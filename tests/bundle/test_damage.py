@@ -235,7 +235,7 @@ def test_any_tensor_may_be_forged(kinds, place, data):
 
 
 CONFIG, NAMES = ("model", "net", "config"), ("model", "target", "names")
-GAUSSIAN = {"kind": "gaussian", "channels": 10**14, "momentum": None, "floor": 0.1}
+GAUSSIAN = {"kind": "gaussian", "channels": 10**14}
 FORGED = {
     "layers": edit(*CONFIG, "num_layers", value=10**9),
     "one layer more": edit(*CONFIG, "num_layers", value=3),

@@ -49,10 +49,17 @@ def test_unknown_categories_count_as_the_last() -> None:
     assert torch.equal(net(graph), net(last))
 
 
-def test_a_batch_answers_as_its_molecules_do() -> None:
+def test_batch_mates_and_the_order_of_atoms_and_bonds_do_not_matter() -> None:
     net, graphs = network(), [molecule(i, atoms=3 + i) for i in range(4)]
     alone = torch.cat([net(graph) for graph in graphs])
     torch.testing.assert_close(net(Batch.from_data_list(graphs)), alone)
+    graph, order = graphs[3], torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    moved = Data(
+        x=graph.x[order],
+        edge_index=order.argsort()[graph.edge_index].flip(1),
+        edge_attr=graph.edge_attr.flip(0),
+    )
+    torch.testing.assert_close(net(moved), net(graph))
 
 
 def test_every_category_counts() -> None:
@@ -62,17 +69,6 @@ def test_every_category_counts() -> None:
             other = molecule(1)
             other[name][0, column] = (other[name][0, column] + 1) % size
             assert not torch.allclose(net(graph), net(other))
-
-
-def test_order_of_atoms_and_bonds_does_not_matter() -> None:
-    net, graph = network(), molecule(1)
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
-    moved = Data(
-        x=graph.x[order],
-        edge_index=order.argsort()[graph.edge_index].flip(1),
-        edge_attr=graph.edge_attr.flip(0),
-    )
-    torch.testing.assert_close(net(moved), net(graph))
 
 
 def test_single_atoms() -> None:
@@ -110,22 +106,12 @@ def test_it_comes_back_from_a_bundle(tmp_path: Path, at: int | str) -> None:
     assert torch.equal(gduq.predict(gduq.load(tmp_path / "model")[0], graphs).samples, before)
 
 
-def test_a_subclass_is_a_network_of_its_own() -> None:
-    class Mine(BondGNN):
-        pass
-
-    assert network_spec(Mine())["kind"] == "other"
-
-
-@pytest.mark.parametrize("columns", [4, 9])
-def test_other_graphs_are_refused(columns: int) -> None:
-    with pytest.raises(InputError):  # also without edge_attr
-        network()(Data(x=torch.ones(3, columns), edge_index=torch.zeros(2, 0).long()))
-
-
 @pytest.mark.parametrize(
     "settings", [{"out_channels": 0}, {"hidden_channels": 0}, {"num_layers": 0}, {"dropout": 1.0}]
 )
-def test_settings_that_make_no_network(settings: dict[str, float]) -> None:
+def test_wrong_settings_and_graphs_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(InputError):
         network(**settings)
+    for columns in (4, 9):  # also without edge_attr
+        with pytest.raises(InputError):
+            network()(Data(x=torch.ones(3, columns), edge_index=torch.zeros(2, 0).long()))

@@ -89,12 +89,6 @@ def test_a_dictionary_by_type_gives_the_rows_of_one(kind: str, graphs: int) -> N
     assert torch.equal(call_network(net, marked), expected["author"])
 
 
-def test_rows_of_a_type_without_an_output() -> None:
-    net = function(lambda self, x_dict: {"author": x_dict["author"]})
-    with pytest.raises(InputError, match="an output for node type 'paper', got only author"):
-        call_network(net, hetero())
-
-
 def test_batch_vectors_by_type_are_implied() -> None:
     def forward(self, x_dict, batch_dict):  # type: ignore[no-untyped-def]
         return pyg.global_mean_pool(x_dict["paper"], batch_dict["paper"])
@@ -143,51 +137,37 @@ def test_batch_size_is_the_number_of_graphs_or_of_seeds() -> None:
     assert call_network(net, seeds).size(0) == 3
 
 
-def test_a_forward_without_names_needs_call() -> None:
-    net = function(lambda self, *args: args[0])
-    with pytest.raises(InputError, match=r"named parameters.*call=lambda net, graph"):
-        call_network(net, GRAPH)
-    assert torch.equal(call_network(net, GRAPH, lambda net, graph: net(graph.x)), GRAPH.x)
-
-
-def test_a_compiled_network_is_asked_for_its_own_names() -> None:
-    net = torch.compile(function(lambda self, x, edge_index: x * 2), backend="eager")
-    assert torch.equal(call_network(net, GRAPH), GRAPH.x * 2)
-
-
-@pytest.mark.parametrize("kind", [tuple, list])
-def test_several_outputs_need_call(kind: type) -> None:
-    net = function(lambda self, x: kind([x, None]))
-    with pytest.raises(InputError, match=r"of 2\. Pass call=lambda net, graph: net\(\.\.\.\)\[0\]"):
-        call_network(net, GRAPH)
-    assert torch.equal(call_network(net, GRAPH, lambda net, graph: net(graph.x)[0]), GRAPH.x)
-
-
 def test_one_logit_per_row() -> None:
     assert call_network(function(lambda self, x: x[:, 0]), GRAPH).shape == (5, 1)  # nodes
     assert call_network(function(lambda self, x: x.mean().view(1)), GRAPH).shape == (1, 1)  # graphs
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (5, 3, 1)])
-def test_outputs_that_are_no_rows(shape: tuple[int, ...]) -> None:
-    """Three numbers for a graph of five nodes are no rows, but classes that lost their row."""
-    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\].*got shape"):
-        call_network(function(lambda self, x: torch.zeros(shape)), GRAPH)
-
-
-@pytest.mark.parametrize("out", [None, {"paper": torch.ones(5, 2)}])
-def test_outputs_that_are_no_tensors(out: object) -> None:
-    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\]"):
-        call_network(function(lambda self, x: out), GRAPH)
-
-
 def test_features_of_another_width_are_told_from_other_errors() -> None:
     net = pyg.GCN(7, 8, 2, 3).double()
-    with pytest.raises(InputError, match="of width 7, the width GCN was built for, got width 4"):
+    with pytest.raises(InputError, match="width 4"):
         call_network(net, GRAPH)
     single = pyg.GCN(4, 8, 2, 3)  # the right width, another dtype
     with pytest.raises(RuntimeError, match="dtype"):
         call_network(single, GRAPH)
+
+
+REFUSED = {
+    "no names": function(lambda self, *args: args[0]),
+    "a tuple": function(lambda self, x: (x, None)),
+    "nothing": function(lambda self, x: None),
+    "a dictionary": function(lambda self, x: {"paper": x}),
+    **{  # three numbers for a graph of five nodes are no rows, but classes that lost their row
+        str(shape): function(lambda self, x, shape=shape: torch.zeros(shape))
+        for shape in ((), (3,), (5, 3, 1))
+    },
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_matrix_needs_call(name: str) -> None:
+    with pytest.raises(InputError, match="call=lambda net, graph"):
+        call_network(REFUSED[name], GRAPH)
+    assert torch.equal(call_network(REFUSED[name], GRAPH, lambda net, graph: graph.x), GRAPH.x)
 
 
 # -- what a network may do to its input ------------------------------------------------------------

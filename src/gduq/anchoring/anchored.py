@@ -11,28 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from gduq.anchoring.anchors import (
-    Anchors,
-    AnchorSampler,
-    GaussianAnchors,
-    anchor_rows,
-    make_source,
-    source_from,
-)
+from gduq._torch import chunks, generator_device
+from gduq.anchoring.anchors import Anchors, GaussianAnchors, make_source, source_from
 from gduq.anchoring.cuts import (
     AnchoredHead,
     CutPoint,
     HeadCut,
     Uncut,
     cut_from,
-    head_outputs,
     needs_graph,
     resolve_cut,
 )
-from gduq.anchoring.equation import AnchoredLinear
+from gduq.anchoring.equation import AnchoredLinear, gaussian_shift
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, NotFittedError
-from gduq.graphs import Graph, Rows, iterate, label_rows, on_device
+from gduq.graphs import Graph, Rows, iterate, label_rows, num_graphs, on_device, row_batch
+from gduq.graphs.sparse import is_sparse, keep_rows
 from gduq.models.predictor import (
     CachedRows,
     ModelFactory,
@@ -51,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Anchored"]
 
 _VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
+_BLOCK = 2**18  # numbers of a head's hidden layer that are computed at once: what a cache holds
 
 
 class Anchored(Predictor):
@@ -75,24 +70,22 @@ class Anchored(Predictor):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None,
         recipe: Recipe | None = None,
         call: Call | None = None,
         seed: int = 0,
         like: Graph | None = None,
         trunk: Trunk | None = None,
     ) -> None:
-        self._init(recipe or Recipe(), call, seed)
-        net = net if trunk is not None else copied(net)
-        self.point = Uncut(net, self.recipe.at)  # type: ignore[assignment]
-        if trunk is not None or like is not None or not needs_graph(net, self.recipe.at):
-            self._cut(like, trunk)
-
-    def _init(self, recipe: Recipe, call: Call | None, seed: int) -> None:
         super().__init__()
-        self.recipe, self.calibrate, self.seed = recipe, recipe.calibrate, int(seed)
-        self.call = call
+        self.recipe = recipe or Recipe()
+        self.calibrate, self.seed, self.call = self.recipe.calibrate, int(seed), call
         self.register_buffer("bank", torch.zeros(0))
+        if net is not None:
+            net = net if trunk is not None else copied(net)
+            self.point = Uncut(net, self.recipe.at)  # type: ignore[assignment]
+            if trunk is not None or like is not None or not needs_graph(net, self.recipe.at):
+                self._cut(like, trunk)
 
     def _cut(self, graph: Graph | None, trunk: Trunk | None = None) -> None:
         """Cut the network at the place that the recipe names."""
@@ -191,7 +184,8 @@ class Anchored(Predictor):
         """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
 
         They go through one pass of gduq's own networks, in which BatchNorm sees their mixture, and
-        one after the other through any other that learns as a whole. See `AnchorSampler`.
+        one after the other through any other that learns as a whole. A share ``mask`` of rows
+        (nodes, or all rows of a graph) has its anchor half zeroed.
         """
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
@@ -199,9 +193,77 @@ class Anchored(Predictor):
         if draws > 1 and not (self.point.holds_copies or self.recipe.freeze):
             each = [self.training_pass(graph, 1, mask, generator) for _ in range(draws)]
             return torch.cat([out for out, _ in each]), torch.cat([masked for _, masked in each])
-        anchors = AnchorSampler(self, graph, draws, mask, generator)
-        outputs = self.point.run(graph, anchors.read, draws)
-        return outputs, anchors.masked(outputs.size(1))
+        drawn: list[tuple[Tensor, Tensor]] = []  # all of them in the first call
+
+        def read(h: Tensor, part: slice) -> Tensor:
+            if not drawn:
+                drawn.append(self._read_with_anchors(h, graph, draws, mask, generator))
+            return drawn[0][0][part]
+
+        outputs = self.point.run(graph, read, draws)
+        masked = drawn[0][1]
+        if self._masks_graphs:
+            masked = masked[:, row_batch(graph, self.point.row_kind, outputs.size(1))]
+        return outputs, masked
+
+    @property
+    def _masks_graphs(self) -> bool:
+        """Nodes of an answered graph, and rows that share an anchor, are masked together."""
+        return self._shares or self.point.rows != self.point.row_kind
+
+    @property
+    def _shares(self) -> bool:
+        """Whether all rows of a graph have one anchor."""
+        return self.recipe.scope == "graph" and self.point.rows != "graph"
+
+    def _read_with_anchors(
+        self,
+        h: Tensor,
+        graph: Graph,
+        draws: int,
+        mask: float,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        """``z`` ``[D, n, m]`` of rows read relative to fresh anchors, and which rows or graphs were
+        masked ``[D, ...]``."""
+        point, linear, known = self.point, self.linear, self._anchor_rows(h, graph)
+        by_graph = self._masks_graphs
+        of_graph = row_batch(graph, point.rows, h.size(0)) if by_graph else slice(None)
+        owners = num_graphs(graph) if self._shares else h.size(0)
+        units, device = num_graphs(graph) if by_graph else h.size(0), linear.weight.device
+        masked = torch.zeros(draws, units, dtype=torch.bool, device=device)
+        if mask:
+            where = generator_device(generator)
+            chances = torch.rand(draws, units, generator=generator, device=where)
+            masked = chances.to(device) < mask
+        gone = (masked if self._shares else masked[:, of_graph]).flatten() if mask else None
+        wide = linear.in_features > linear.out_features
+        if isinstance(self.source, GaussianAnchors) and wide and owners > linear.out_features:
+            mean, std = (one.to(linear.weight) for one in self.source.statistics(known))
+            shift = gaussian_shift(mean, std, linear.weight, draws * owners, gone, generator)
+        else:
+            like = known.values() if is_sparse(known) else known
+            c = self.source.draw(known, draws * owners, generator).to(like.dtype)
+            shift = linear.shift(c, gone)
+        shift = shift.view(draws, owners, -1)
+        shift = shift[:, of_graph] if self._shares else shift
+        gain = point.gain(graph, shift)
+        if gain is not None and not self._shares:
+            z = point.mix(linear.residual(h) + shift, graph)
+        else:
+            z = point.read(h, linear.weight_h, graph) + (shift if gain is None else gain * shift)
+        return linear.biased(z), masked
+
+    def _anchor_rows(self, h: Tensor, graph: Graph) -> Tensor:
+        """The rows of ``h`` that anchors may come from: those that count in training."""
+        if self.point.rows != self.point.row_kind:
+            return h
+        rows = label_rows(graph, h.size(0))
+        if isinstance(rows, slice):
+            if rows.stop is None:
+                return h
+            rows = torch.arange(h.size(0), device=h.device) < rows.stop
+        return keep_rows(h, rows)
 
     def train(self, mode: bool = True) -> Anchored:
         super().train(mode)
@@ -251,11 +313,9 @@ class Anchored(Predictor):
             self.fit_source(batches, batch_size)
 
     def init_anchors(self, batches: Iterable[Graph]) -> None:
-        """A small bank for validation, from a few batches; the source's own statistics stay."""
-        before = {k: v.clone() for k, v in self.source.state_dict().items()}
+        """A small bank for validation, from a few batches."""
         rows = self._training_rows(iter(batches), None)
         self._choose_bank(rows, min(_VALIDATION, self.recipe.num_anchors))
-        self.source.load_state_dict(before)
 
     @property
     def min_anchor_rows(self) -> int:
@@ -307,7 +367,7 @@ class Anchored(Predictor):
                         got = "a graph with a train_mask"
                         raise InputError("a choice of nodes for the anchors", got, do)
                 graph = on_device(graph, self.linear.weight.device)
-                yield anchor_rows(self.point, self.point.prefix(graph), graph)
+                yield self._anchor_rows(self.point.prefix(graph), graph)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         bank = state_dict.get(prefix + "bank")
@@ -368,7 +428,9 @@ class Anchored(Predictor):
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         assert isinstance(self.point, HeadCut)
-        return self._formed(head_outputs(self.linear, self.point.tail, self.anchors, h))
+        head, c = AnchoredHead(self.linear, self.point.tail), self.anchors.unsqueeze(1)
+        size = _BLOCK // max(1, c.size(0) * self.linear.out_features)
+        return self._formed(torch.cat([head(rows, c) for rows in chunks(h, size)], dim=1))
 
     def _features(self, h: Tensor, graph: Graph) -> Tensor:
         if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
@@ -393,8 +455,7 @@ class Anchored(Predictor):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Anchored:
         call, net = factory.call(spec), factory.net(spec["net"])
-        model = cls.__new__(cls)
-        model._init(Recipe(**spec["recipe"]), call, spec["seed"])
+        model = cls(None, Recipe(**spec["recipe"]), call, spec["seed"])
         model._set_point(cut_from(spec["point"], net, call), source_from(spec["source"]))
         return model
 

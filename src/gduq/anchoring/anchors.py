@@ -5,24 +5,18 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gduq._torch import generator_device, normal
-from gduq.anchoring.equation import gaussian_shift
-from gduq.errors import InputError, NotFittedError
-from gduq.graphs import Graph, label_rows, num_graphs, row_batch
-from gduq.graphs.sparse import is_sparse, keep_rows, take_rows
-
-if TYPE_CHECKING:
-    from gduq.anchoring.anchored import Anchored
-    from gduq.anchoring.cuts import CutPoint
+from gduq.errors import InputError
+from gduq.graphs.sparse import is_sparse, take_rows
 
 __all__ = [
-    *("AnchorSampler", "Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors"),
-    *("Source", "anchor_rows", "make_source", "source_from"),
+    *("Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors", "Source"),
+    *("make_source", "source_from"),
 ]
 
 _FLOOR = 1e-3  # deviation of Gaussian anchors in a column that is constant in training
@@ -31,14 +25,11 @@ _FLOOR = 1e-3  # deviation of Gaussian anchors in a column that is constant in t
 class Anchors(nn.Module, ABC):
     """A source of anchors of width d.
 
-    In training it sees the rows anchors may come from (`observe`) and hands out one anchor per
-    row or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
+    In training it hands out one anchor per row or graph (`draw`). Once trained it makes the bank: K
+    anchors from a stream of training rows.
     """
 
     name = ""  # that a user asks for it by, and a bundle knows
-
-    def observe(self, rows: Tensor) -> None:
-        """Take note of training rows ``[n, d]``; no gradient flows."""
 
     @abstractmethod
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -131,11 +122,7 @@ class FixedAnchors(Anchors):
 
 
 class GaussianAnchors(Anchors):
-    r"""Draws from :math:`N(\mu, \mathrm{diag}\,\sigma^2)` fitted to training rows.
-
-    Left alone it follows the batches it sees in training, with a momentum (as BatchNorm does) or,
-    without one, as the exact mean over all rows seen; `fit` makes one pass and fixes the
-    statistics.
+    r"""Draws from :math:`N(\mu, \mathrm{diag}\,\sigma^2)`: of the rows at hand, or those of `fit`.
 
     Example:
         >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
@@ -144,76 +131,59 @@ class GaussianAnchors(Anchors):
     """
 
     name = "gaussian"
-    count: Tensor
     fixed: Tensor
     mean: Tensor
-    _var: Tensor
+    std: Tensor
 
-    def __init__(self, channels: int, momentum: float | None = None) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.momentum = momentum
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("fixed", torch.zeros((), dtype=torch.bool))
         self.register_buffer("mean", torch.zeros(channels, dtype=torch.float64))
-        self.register_buffer("_var", torch.ones(channels, dtype=torch.float64))
-
-    @property
-    def std(self) -> Tensor:
-        r""":math:`\sigma`, ``[d]``, in double precision; 0.001 where a column is constant."""
-        std = self._var.clamp_min(0).sqrt()
-        rounding = 1e-12 if std.dtype == torch.float64 else 1e-6  # what a constant column leaves
-        return std.where(std > rounding * self.mean.abs(), _FLOOR)
-
-    def observe(self, rows: Tensor) -> None:
-        if rows.dim() != 2 or rows.size(1) != self.mean.numel():
-            raise InputError(f"rows of width {self.mean.numel()}", list(rows.shape))
-        if self.fixed or rows.size(0) == 0:
-            return
-        mean, var = _mean_and_variance(rows)
-        n, new = float(self.count), float(rows.size(0))
-        weight = new / (n + new) if self.momentum is None else self.momentum
-        weight = 1.0 if n == 0 else weight
-        gap = mean - self.mean
-        spread = weight * (1 - weight) * gap.square() if self.momentum is None else 0.0
-        self._var.copy_((1 - weight) * self._var + weight * var + spread)
-        self.mean.add_(weight * gap)
-        self.count.add_(rows.size(0))
+        self.register_buffer("std", torch.ones(channels, dtype=torch.float64))
 
     def fit(self, stream: Iterable[Tensor]) -> GaussianAnchors:
         """Fit to all rows of a stream in one pass, and keep the result from then on."""
-        fresh = GaussianAnchors(self.mean.numel()).to(self.mean.device)
-        for rows in stream:  # beside the old statistics: they stay if this fails
-            fresh.observe(rows)
-        if not fresh.count:
-            raise InputError("training rows to fit the Gaussian to", "none")
-        if not torch.isfinite(fresh.mean + fresh._var).all():
-            raise InputError("finite training rows to fit the Gaussian to", "NaN or infinite ones")
-        self.load_state_dict(fresh.state_dict())
+        mean, std = self._moments(stream)  # the old ones stay if this fails
+        self.mean.copy_(mean)
+        self.std.copy_(std)
         self.fixed.fill_(True)
         return self
 
-    def fitted(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation ``[d]``; raises unless training rows have been seen."""
-        if not self.count:
-            raise NotFittedError(
-                "a Gaussian that has seen training rows",
-                "an unfitted one",
-                "Train first, or call model.fit_source(train).",
-            )
-        return self.mean, self.std
+    def statistics(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation ``[d]`` that anchors are drawn with beside these rows."""
+        return (self.mean, self.std) if self.fixed else self._moments([rows])
+
+    def _moments(self, stream: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of rows, in double precision; 0.001 where a column is constant."""
+        width, count = self.mean.numel(), 0
+        mean = var = torch.zeros(width, dtype=torch.float64, device=self.mean.device)
+        for rows in stream:
+            if rows.dim() != 2 or rows.size(1) != width:
+                raise InputError(f"rows of width {width}", list(rows.shape))
+            if rows.size(0):
+                new, spread = _mean_and_variance(rows)
+                count += rows.size(0)
+                weight, gap = rows.size(0) / count, new - mean
+                var = (1 - weight) * (var + weight * gap.square()) + weight * spread
+                mean = mean + weight * gap
+        if not count or not torch.isfinite(mean + var).all():
+            got = "NaN or infinite ones" if count else "none"
+            raise InputError("finite training rows to fit the Gaussian to", got)
+        std = var.clamp_min(0).sqrt()
+        constant = std <= 1e-12 * mean.abs()  # what rounding leaves of a constant column
+        return mean, std.masked_fill(constant, _FLOOR)
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-        mean, std = (known.to(rows.dtype) for known in self.fitted())
+        mean, std = (known.to(rows.dtype) for known in self.statistics(rows))
         return mean + normal((count, mean.numel()), rows.dtype, rows.device, generator) * std
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         """K draws from a Gaussian fitted to these rows; the one used in training stays."""
-        own = GaussianAnchors(self.mean.numel()).to(self.mean.device).fit(stream)
-        size, device = (k, self.mean.numel()), self.mean.device
-        return own.mean + normal(size, torch.float64, device, generator) * own.std
+        mean, std = self._moments(stream)
+        return mean + normal((k, mean.numel()), torch.float64, mean.device, generator) * std
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": self.name, "channels": self.mean.numel(), "momentum": self.momentum}
+        return {"kind": self.name, "channels": self.mean.numel()}
 
 
 Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
@@ -221,7 +191,7 @@ Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
 
 def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
     """The source a user asked for; ``None``: shuffled rows of a ``moving`` representation, else a
-    Gaussian, which forgets where the representation moves."""
+    Gaussian."""
     if isinstance(choice, Anchors):
         return copy.deepcopy(choice)
     if isinstance(choice, Tensor):
@@ -229,7 +199,7 @@ def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
             raise InputError(f"fixed anchors of width {channels}", choice.size(1))
         return FixedAnchors(choice)
     if choice == "gaussian" or (choice is None and not moving):
-        return GaussianAnchors(channels, momentum=0.1 if moving else None)
+        return GaussianAnchors(channels)
     if choice == "shuffle" or choice is None:
         return ShuffledAnchors()
     raise InputError(
@@ -242,7 +212,7 @@ def source_from(spec: Mapping[str, Any]) -> Anchors:
     if spec["kind"] == "fixed":
         return FixedAnchors(torch.zeros(spec["shape"]))
     if spec["kind"] == "gaussian":
-        return GaussianAnchors(spec["channels"], spec["momentum"])
+        return GaussianAnchors(spec["channels"])
     if spec["kind"] == "shuffle":
         return ShuffledAnchors()
     raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
@@ -260,91 +230,3 @@ def _mean_and_variance(rows: Tensor) -> tuple[Tensor, Tensor]:
     absent = rows.size(0) - torch.bincount(columns, minlength=rows.size(1))
     square = zeros.index_add(0, columns, (values - mean[columns]).square())
     return mean, (square + absent * mean.square()) / rows.size(0)
-
-
-# -- anchors of a training pass --------------------------------------------------------------------
-
-
-def anchor_rows(point: CutPoint, h: Tensor, graph: Graph) -> Tensor:
-    """The rows of ``h`` that anchors may come from: those that count in training."""
-    rows = label_rows(graph, h.size(0)) if point.rows == point.row_kind else slice(None)
-    if isinstance(rows, slice):
-        if rows.stop is None:
-            return h
-        rows = torch.arange(h.size(0), device=h.device) < rows.stop
-    return keep_rows(h, rows)
-
-
-class AnchorSampler:
-    """The anchors of one training pass: D draws for every row, or for every graph.
-
-    A share ``mask`` of rows (nodes, or all rows of a graph) has its anchor half zeroed. Without a
-    generator torch's global state is drawn from.
-    """
-
-    def __init__(
-        self,
-        model: Anchored,
-        graph: Graph,
-        draws: int,
-        mask: float,
-        generator: torch.Generator | None,
-    ) -> None:
-        self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
-        self.mask = mask
-        self._chosen: Tensor | None = None  # [D, rows or graphs]
-        self._read: Tensor | None = None  # [D, n, m]
-        # nodes of an answered graph, and rows that share an anchor, are masked together
-        point = model.point
-        self._shared = model.recipe.scope == "graph" and point.rows != "graph"
-        self._by_graph = self._shared or point.rows != point.row_kind
-
-    def read(self, h: Tensor, part: slice = slice(None)) -> Tensor:
-        """``z`` ``[len, n, m]`` of some of the draws; the first call draws all of them."""
-        if self._read is not None:
-            return self._read[part]
-        model, point, rows = self.model, self.model.point, h.size(0)
-        source_rows = anchor_rows(point, h, self.graph)
-        model.source.observe(source_rows)
-        of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
-        if self.mask:
-            units = rows if of_graph is None else num_graphs(self.graph)
-            where = generator_device(self.generator)
-            drawn = torch.rand(self.draws, units, generator=self.generator, device=where)
-            self._chosen = drawn.to(model.linear.weight.device) < self.mask
-        shift = self._shift(source_rows, rows, of_graph)
-        gain = point.gain(self.graph, shift)
-        if gain is not None and not self._shared:
-            z = point.mix(model.linear.residual(h) + shift, self.graph)
-        else:
-            z = point.read(h, model.linear.weight_h, self.graph)
-            z = z + (shift if gain is None else gain * shift)
-        self._read = model.linear.biased(z)
-        return self._read[part]
-
-    def _shift(self, source_rows: Tensor, rows: int, of_graph: Tensor | None) -> Tensor:
-        """What the anchors add, ``[D, n, m]``."""
-        linear, source, masked = self.model.linear, self.model.source, self._chosen
-        owners = num_graphs(self.graph) if self._shared else rows
-        if masked is not None:  # [D, owners]
-            masked = (masked if of_graph is None or self._shared else masked[:, of_graph]).flatten()
-        count = self.draws * owners
-        wide = linear.in_features > linear.out_features
-        if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
-            mean, std = (known.to(linear.weight) for known in source.fitted())
-            shift = gaussian_shift(mean, std, linear.weight, count, masked, self.generator)
-        else:
-            like = source_rows.values() if is_sparse(source_rows) else source_rows
-            c = source.draw(source_rows, count, self.generator).to(like.dtype)
-            shift = linear.shift(c, masked)
-        shift = shift.view(self.draws, owners, -1)
-        return shift[:, of_graph] if self._shared else shift
-
-    def masked(self, rows: int) -> Tensor:
-        """Which of the output's rows were masked ``[D, rows]``."""
-        if self._chosen is None:
-            device = self.model.linear.weight.device
-            return torch.zeros(self.draws, rows, dtype=torch.bool, device=device)
-        if not self._by_graph:
-            return self._chosen
-        return self._chosen[:, row_batch(self.graph, self.model.point.row_kind, rows)]

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq._torch import chunks, exporting
-from gduq.anchoring.equation import AnchoredLinear, anchored_relu_map
+from gduq._torch import exporting
+from gduq.anchoring.equation import AnchoredLinear
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError, did_you_mean, warn_user
+from gduq.errors import InputError, did_you_mean
 from gduq.graphs import Graph, Rows, check_graph, num_rows
 from gduq.graphs.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
@@ -36,8 +36,6 @@ from gduq.tracing.call import (
     evaluating,
     input_width,
     redraw,
-    removed_activation_note,
-    uncached,
 )
 from gduq.tracing.trace import Trace, infer_row_kind, row_counts, trace
 from gduq.tracing.trunk import (
@@ -53,13 +51,12 @@ from gduq.tracing.trunk import (
 
 __all__ = [
     *("AnchoredHead", "CutPoint", "GNNCut", "HeadCut", "ModuleCut", "Read", "Tail", "Uncut"),
-    *("cut_from", "cut_points", "head_outputs", "needs_graph", "resolve_cut"),
+    *("cut_from", "cut_points", "needs_graph", "resolve_cut"),
 ]
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
 _CHUNK = 2**22  # most numbers of a layer held at once while copies pass through a `GNN`
-_BLOCK = 2**18  # numbers of a hidden layer that are computed at once: what a cache holds
 _MOST = 4096  # channels of an input that a new map is put before
 _FOUND = ("head", "readout")  # places in any network
 _ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
@@ -95,6 +92,7 @@ class CutPoint(nn.Module, ABC):
     frozen = False  # whether what runs before the point stays in evaluation mode
     moves = True  # whether the representation changes as the network learns
     has_prefix = True  # whether something that learns comes before the point
+    layer: PropagationLayer | None = None  # whose linear operator on rows follows the map
 
     def __init__(self, plain: nn.Linear, rows: Rows, row_kind: Rows) -> None:
         super().__init__()
@@ -110,11 +108,6 @@ class CutPoint(nn.Module, ABC):
     @abstractmethod
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         """Outputs ``[D, rows, O]`` where ``read`` turns ``h`` into what D copies go on with."""
-
-    @property
-    def layer(self) -> PropagationLayer | None:
-        """The layer whose linear operator on rows follows the map, if there is one."""
-        return None
 
     def read(self, h: Tensor, weight: Tensor, graph: Graph) -> Tensor:
         """``mix(h W^T)``, in the cheaper order."""
@@ -168,8 +161,7 @@ class GNNCut(CutPoint):
             h, virtual = self.net.prefix(graph, self.point)
         at_once = copies
         if not (self.training or exporting()):  # BatchNorm sees all copies; a program has no chunks
-            size = max(1, self.net.message_size(graph, self.point), h.size(0) * h.size(1))
-            at_once = max(1, _CHUNK // size)
+            at_once = max(1, _CHUNK // max(1, self.net.layer_size(graph, self.point, h)))
         parts = []
         for start in range(0, copies, at_once):
             z = read(h, slice(start, min(start + at_once, copies)))
@@ -179,7 +171,7 @@ class GNNCut(CutPoint):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
-    def layer(self) -> PropagationLayer | None:
+    def layer(self) -> PropagationLayer | None:  # type: ignore[override]
         return self.net.propagation_layer(self.point)
 
     def prefix_modules(self) -> list[nn.Module]:
@@ -213,7 +205,7 @@ class ModuleCut(_TrunkCut):
     """
 
     def __init__(self, trunk: Trunk, before: Sequence[str] = ()) -> None:
-        net, path = trunk.net, trunk.path or ""
+        net, path = trunk.net, trunk.path
         part = net.get_submodule(path)
         width = input_width(part)
         if width is None:
@@ -232,56 +224,46 @@ class ModuleCut(_TrunkCut):
         super().__init__(taken or _identity_map(width, net), trunk.rows, trunk.row_kind)
         self.trunk, self.path, self.before = trunk, path, list(before)
         self.moves = self.has_prefix = bool(path)
-        self._note = "" if taken is not None else f", the input of a {type(part).__name__}"
+        self._where = f"'{path}'" if path else "the input"
+        if path and taken is None:
+            self._where += f", the input of a {type(part).__name__}"
 
     def prefix(self, graph: Graph) -> Tensor:
         check_graph(graph)
-        if not self.path:
-            return self._checked(graph.get("x"), graph)
-        return self._checked(arriving(self.net, self.path, graph, self.trunk.call), graph)
+        found = arriving(self.net, self.path, graph, self.trunk.call) if self.path else graph.x
+        return self._checked(found, graph)
 
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         check_graph(graph)
-        replay = None
-        with uncached(self.net):
-            traced = exporting() or torch.compiler.is_compiling() or ForcedDropout.active()
-            if self.path and copies > 1 and not traced:
-                replay = Replay(self.net, self.path)
-            parts = [slice(k, k + 1) for k in range(copies)]
-            found = [self._pass(graph, read, part, replay) for part in parts]
+        dynamo: Any = torch._C._dynamo.eval_frame  # compiled parts of a pass hide their calls
+        traced = exporting() or dynamo.get_eval_frame_callback() or ForcedDropout.active()
+        replay = Replay() if self.path and copies > 1 and not traced else None
+        found = []
+        for part in (slice(k, k + 1) for k in range(copies)):
+
+            def go_on(h: Any, part: slice = part) -> Tensor:
+                if replay is not None:
+                    replay.reach()
+                return read(self._checked(h, graph), part).squeeze(0)
+
+            with replay or nullcontext():
+                found.append(self._pass(graph, go_on))
         return as_logits(torch.stack(found), self.trunk.ending)
 
-    def _pass(self, graph: Graph, read: Read, part: slice, replay: Replay | None) -> Tensor:
-        """The output of a pass that goes on with what one copy reads at the cut.
+    def _pass(self, graph: Graph, go_on: Callable[[Any], Tensor]) -> Tensor:
+        if self.path:
+            return run_through(self.net, self.path, graph, self.trunk.call, go_on)
+        graph = copy.copy(graph)
+        graph.x = go_on(graph.get("x"))
+        return call_network(self.net, graph, self.trunk.call)
 
-        Frozen: the modules around the cut are in evaluation mode until it is reached, since
-        functional dropout looks at the mode of the module it stands in.
-        """
-        if not self.path:
-            graph = copy.copy(graph)
-            graph.x = read(self._checked(graph.get("x"), graph), part).squeeze(0)
-            return call_network(self.net, graph, self.trunk.call)
-        net, parts = self.net if replay is None else replay.net, self.path.split(".")
-        around = [net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
-        modes = [(module, module.training) for module in around if self.frozen]
-
-        def wake() -> None:
-            for module, mode in modes:
-                module.training = mode
-
-        def go_on(h: Tensor) -> Tensor:
-            if replay is not None:
-                replay.reach()
-            wake()
-            return read(self._checked(h, graph), part).squeeze(0)
-
-        for module, _ in modes:
-            module.training = False
-        try:
-            with replay or nullcontext():
-                return run_through(net, self.path, graph, self.trunk.call, go_on)
-        finally:
-            wake()
+    def train(self, mode: bool = True) -> ModuleCut:
+        super().train(mode)
+        if self.frozen:  # functional dropout looks at the mode of the module it stands in
+            parts = self.path.split(".")
+            for i in range(len(parts)):
+                self.net.get_submodule(".".join(parts[:i])).training = False
+        return self
 
     def prefix_modules(self) -> list[nn.Module]:
         return [self.net.get_submodule(path) for path in self.before]
@@ -296,17 +278,15 @@ class ModuleCut(_TrunkCut):
             raise InputError(f"{where} to read {self.channels} channels", h.size(1), do)
         if not self.path:
             return h.to(next(self.net.parameters()).dtype)
-        expected = None if torch.compiler.is_compiling() else num_rows(graph, self.rows)
-        if expected is not None and h.size(0) != expected:
-            raise InputError(
-                f"{expected} rows, one per {self.rows}, at {where}", h.size(0), _ADVICE
-            )
+        expected = h.size(0) if torch.compiler.is_compiling() else num_rows(graph, self.rows)
+        if h.size(0) != expected:
+            wanted = f"{expected} rows, one per {self.rows}, at {where}"
+            raise InputError(wanted, h.size(0), _ADVICE)
         return h
 
     @property
     def description(self) -> str:
-        where = f"'{self.path}'{self._note}" if self.path else "the input"
-        return f"{where}, one row per {self.rows}{removed_activation_note(self.trunk.ending)}"
+        return f"{self._where}, one row per {self.rows}{self.trunk.ending_note}"
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "module", "trunk": self.trunk.spec(), "before": self.before}
@@ -385,8 +365,9 @@ class Tail(nn.Module):
 
     def forward(self, z: Tensor, h: Tensor) -> Tensor:
         """Outputs ``[D, n, O]`` of ``z`` ``[D, n, m]``."""
-        branch = self.plain is not None and self.out is not None
-        read = self.plain(h) + self.out(z.relu()) if branch else z  # type: ignore[misc]
+        read = z
+        if self.plain is not None and self.out is not None:
+            read = self.plain(h) + self.out(z.relu())
         found: Tensor = self.rest(read.flatten(0, 1)).unflatten(0, z.shape[:2])
         return found if self.noise is None else self.noise(found, z.relu())
 
@@ -419,39 +400,8 @@ class AnchoredHead(nn.Module):
     def forward(self, h: Tensor, c: Tensor, masked: Tensor | None = None) -> Tensor:
         """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]`` for anchors ``c``, ``[D, n, d]`` or
         ``[D, 1, d]``."""
-        z = self.linear.residual(h) + self.linear.shift(c, masked)
-        return self.tail(self.linear.biased(z), h)  # type: ignore[no-any-return]
-
-
-def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) -> Tensor:
-    """Outputs ``[K, n, O]`` of a head for rows ``h`` ``[n, d]`` and anchors ``bank`` ``[K, d]``.
-
-    A block of rows passes with all anchors before the next one: it stays in the cache.
-    """
-    shift = linear.shift(bank)  # [K, m]
-    last = _map_of_relu(tail)
-    parts = []
-    for rows in chunks(h, _BLOCK // max(1, shift.numel())):
-        if last is None:
-            z = linear.biased(linear.residual(rows)) + shift.unsqueeze(1)
-            parts.append(tail(z, rows))
-            continue
-        own = (linear.weight_h, linear.bias, last.weight, last.bias)
-        found = anchored_relu_map(rows, shift, *own)
-        parts.append(found if tail.plain is None else found + tail.plain(rows))
-    return torch.cat(parts, dim=1)
-
-
-def _map_of_relu(tail: Tail) -> nn.Linear | None:
-    """The linear map that a tail amounts to behind a ReLU, if that is all there is to it."""
-    if tail.training or ForcedDropout.active() or tail.noise is not None:
-        return None
-    rest = [*tail.rest] if isinstance(tail.rest, nn.Sequential) else [tail.rest]
-    steps = [step for step in rest if type(step) not in (nn.Dropout, nn.Identity)]
-    if tail.plain is not None:
-        return None if steps else tail.out
-    fits = len(steps) == 2 and type(steps[0]) is nn.ReLU and type(steps[1]) in LINEAR
-    return steps[1] if fits else None  # type: ignore[return-value]
+        z = self.linear.biased(self.linear.residual(h)) + self.linear.shift(c, masked)
+        return self.tail(z, h)  # type: ignore[no-any-return]
 
 
 # -- finding a place -------------------------------------------------------------------------------
@@ -468,11 +418,7 @@ def needs_graph(net: nn.Module, at: int | str) -> bool:
 
 
 def resolve_cut(
-    net: nn.Module,
-    recipe: Recipe,
-    call: Call | None,
-    graph: Graph | None,
-    trunk: Trunk | None = None,
+    net: nn.Module, recipe: Recipe, call: Call | None, graph: Graph | None, trunk: Trunk | None
 ) -> CutPoint:
     """The point of a network (which it changes) that a recipe names.
 
@@ -480,10 +426,7 @@ def resolve_cut(
     that it shares with other models.
     """
     chain, at = as_chain(net), recipe.at
-    seen: Trace | None = None
-    if trunk is None and chain is None:
-        assert graph is not None
-        seen = trace(net, graph, call)
+    seen = None if graph is None or chain is not None else trace(net, graph, call)
     if recipe.freeze and at in _FOUND:
         if trunk is None:
             trunk = Trunk.of(net) if seen is None else Trunk.from_trace(net, seen, call)
@@ -498,12 +441,7 @@ def resolve_cut(
             raise InputError(f"at one of 'head', {known}", repr(at))
         return GNNCut(chain, place, keep=recipe.init == "identity")
     assert graph is not None
-    return _module_cut(net, at, call, graph, seen or trace(net, graph, call))
-
-
-def _module_cut(
-    net: nn.Module, at: int | str, call: Call | None, graph: Graph, seen: Trace
-) -> ModuleCut:
+    assert seen is not None
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
             check_logits(call_network(net, graph, call), known=not seen.bounded)
@@ -511,19 +449,10 @@ def _module_cut(
         return ModuleCut(Trunk(net, "", "node", seen.rows, call, seen.ending))
     matters = cache(partial(_matters, net, graph, call))
     path = _path(net, seen, at, matters)
-    if at in _FOUND and seen.rescaled is not None:
-        warn_user(
-            f"no head was found, since {type(net).__name__} rescales its outputs at the end; "
-            f"anchored at '{path}' instead (pass at='{seen.rescaled}' with freeze=True to anchor "
-            "the head, or let the network return its outputs before they are rescaled)"
-        )
     rows = _rows_at(net, path, seen, graph, call)
     if not matters(path):
-        raise InputError(
-            "a place that the outputs of evaluation mode depend on",
-            f"at='{path}', which changes nothing there",
-            _ADVICE,
-        )
+        wanted = "a place that the outputs of evaluation mode depend on"
+        raise InputError(wanted, f"at='{path}', which changes nothing there", _ADVICE)
     names = list(seen.calls)
     before = [name for name in names[: names.index(path)] if not f"{path}.".startswith(f"{name}.")]
     return ModuleCut(Trunk(net, path, rows, seen.rows, call, seen.ending), before)
@@ -531,22 +460,22 @@ def _module_cut(
 
 def _path(net: nn.Module, seen: Trace, at: int | str, matters: Callable[[str], bool]) -> str:
     """The submodule that reads the pair; of layers at the end only one that matters."""
+    many = len(seen.layers)
     if at in _FOUND and seen.head is not None:
         return seen.head.path
-    if at in _FOUND and not seen.layers:
+    if at in _FOUND and not many:
         raise no_place(net)
-    if at in _FOUND or at == -1:  # the last layer is a convolution: its input
+    if at in _FOUND or (at == -1 and many):  # the last layer is a convolution: its input
         return next(filter(matters, seen.layers[::-1]), seen.layers[-1])
-    if isinstance(at, int) and not isinstance(at, bool):
-        many = len(seen.layers)
-        if -many <= at < many:
-            return seen.layers[at]
-        raise InputError(
-            f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
-            at,
-            f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
-        )
-    return _check_name(net, at)
+    if isinstance(at, bool) or not isinstance(at, int):
+        return _check_name(net, at)
+    if -many <= at < many:
+        return seen.layers[at]
+    raise InputError(
+        f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
+        at,
+        f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
+    )
 
 
 def _matters(net: nn.Module, graph: Graph, call: Call | None, path: str) -> bool:
@@ -618,16 +547,16 @@ def cut_points(
         with torch.no_grad(), evaluating(net):
             shapes = [(point, chain.prefix(graph, point)[0].shape) for point in chain.points]
         return [(point, (shape[0], shape[1])) for point, shape in shapes]
-    calls = trace(net, graph, call).calls
-    found: list[tuple[int | str, tuple[int, int]]] = []
-    x = graph.get("x")
-    if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
-        found.append(("input", (x.size(0), x.size(1))))
     names, sizes = set(cut_names(net)), row_counts(graph).values()
-    for name, read in calls.items():
-        shape = read[0]
-        if name not in names or len(read) != 1 or len(shape) != 2 or shape[0] not in sizes:
-            continue
-        if shape[1] == input_width(net.get_submodule(name)):
-            found.append((name, (shape[0], shape[1])))
-    return found
+    read = {name: shapes[0] for name, shapes in trace(net, graph, call).calls.items()
+            if name in names and len(shapes) == 1}  # fmt: skip
+    x = graph.get("x")
+    if isinstance(x, Tensor) and x.is_floating_point():
+        read = {"": tuple(x.shape), **read}
+    return [
+        (name or "input", (shape[0], shape[1]))
+        for name, shape in read.items()
+        if len(shape) == 2
+        and (not name or shape[0] in sizes)
+        and shape[1] == input_width(net.get_submodule(name))
+    ]

@@ -9,12 +9,11 @@ splits the map into a part that never sees the anchor and a part that is a bias:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gduq._checks import one_of
 from gduq._torch import normal
@@ -26,7 +25,6 @@ __all__ = [
     "Init",
     "anchor_shift",
     "anchored_linear",
-    "anchored_relu_map",
     "gaussian_shift",
 ]
 
@@ -51,39 +49,6 @@ def anchored_linear(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None = 
     """
     z = linear(h, weight[:, : weight.size(1) // 2]) + anchor_shift(c, weight)
     return z if bias is None else z + bias
-
-
-def anchored_relu_map(
-    h: Tensor,
-    shift: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out_weight: Tensor,
-    out_bias: Tensor | None,
-) -> Tensor:
-    r"""Two layers: :math:`\mathrm{relu}(h W_h^\top + b + s_k) V^\top + a`, ``[K, n, o]``.
-
-    The hidden layer is kept with one row per unit. An outer map of few outputs is then a product
-    of a flat matrix with a wide one, for which processors take half the time.
-
-    Args:
-        h: Representation ``[n, d]``, dense.
-        shift: What each anchor adds, ``[K, m]``; see `anchor_shift`.
-        weight: :math:`W_h`, ``[m, d]``; with ``bias`` b ``[m]`` or ``None``.
-        out_weight: V, ``[o, m]``; with ``out_bias`` a ``[o]`` or ``None``.
-
-    Example:
-        >>> h, s, w, v = torch.randn(5, 3), torch.randn(4, 6), torch.randn(6, 3), torch.randn(2, 6)
-        >>> plain = (h @ w.T + s.unsqueeze(1)).relu() @ v.T
-        >>> torch.allclose(anchored_relu_map(h, s, w, None, v, None), plain, atol=1e-5)
-        True
-    """
-    added = shift if bias is None else shift + bias
-    hidden = (weight @ h.T + added.unsqueeze(2)).relu_()  # [K, m, n]
-    wide = out_weight.expand(shift.size(0), *out_weight.shape)
-    if out_bias is None:
-        return (wide @ hidden).transpose(1, 2)
-    return torch.baddbmm(out_bias.view(1, -1, 1), wide, hidden).transpose(1, 2)
 
 
 def anchor_shift(c: Tensor, weight: Tensor, masked: Tensor | None = None) -> Tensor:
@@ -117,8 +82,9 @@ def gaussian_shift(
     costs ``m²(d + rows)`` instead of ``m·d·rows``: use it where d is larger than m.
 
     The gradient is not that of the factor, which explodes where :math:`\Sigma` is nearly singular,
-    but the mean over all anchors that could have led to the shift at hand: unbiased as explicit
-    draws are, and with less noise.
+    but the mean over all anchors that could have led to the shift at hand, :math:`e A^\top` with
+    :math:`A A^\top = \Sigma`: its derivative by A is e, of which the mean given the shift z is
+    :math:`z \Sigma^{-1} A`. It is unbiased as explicit draws are, and has less noise.
 
     ``mean`` and ``std`` are ``[d]``, ``weight`` ``[m, 2d]`` (gradients flow into it), ``masked``
     ``[rows]``, and the output ``[rows, m]``.
@@ -135,31 +101,14 @@ def gaussian_shift(
 def _correlated(noise: Tensor, mean: Tensor, std: Tensor, delta: Tensor) -> Tensor:
     with torch.autocast(delta.device.type, enabled=False):
         wide, std = delta.to(noise.dtype), std.to(noise.dtype)
-        z = _GaussianProduct.apply(noise, wide * std)  # type: ignore[no-untyped-call]
-        shift: Tensor = wide @ mean.to(noise.dtype) + z
+        a = wide * std
+        with torch.no_grad():
+            factor = _factor(a @ a.T)
+            z = noise @ factor.T
+            known = torch.cholesky_solve(z.T, factor).T  # times A: the mean of e where e A^T is z
+        mean_product = known @ (a.detach() @ a.T)
+        shift = wide @ mean.to(noise.dtype) + z + (mean_product - mean_product.detach())
         return shift.to(delta.dtype)
-
-
-class _GaussianProduct(torch.autograd.Function):
-    r"""Rows distributed as :math:`e A^\top` with e standard normal, from shorter noise.
-
-    With z drawn, e has the mean :math:`z \Sigma^{-1} A`, :math:`\Sigma = A A^\top`. The derivative
-    of :math:`e A^\top` by A is e, so the backward pass puts this mean in its place.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, noise: Tensor, a: Tensor) -> Tensor:
-        factor = _factor(a @ a.T)
-        z = noise @ factor.T
-        ctx.save_for_backward(z, factor, a)
-        return z
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        z, factor, a = ctx.saved_tensors
-        with torch.autocast(a.device.type, enabled=False):
-            return None, torch.cholesky_solve(z.T @ grads[0], factor).T @ a
 
 
 def _factor(covariance: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import check_graph
 from gduq.graphs.sparse import as_dtype, is_sparse, linear
-from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn_settings import (
     ChainPoint,
     Conv,
@@ -25,7 +24,7 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import LAYERS, ConvLayer, GCNLayer, PropagationLayer, Structure, VirtualNode
+from gduq.nn.layers import LAYERS, ConvLayer, PropagationLayer, Structure, VirtualNode
 
 __all__ = ["GNN", "as_chain"]
 
@@ -139,7 +138,9 @@ class GNN(nn.Module):
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
         structure = Structure(graph)
-        return self._run(self._encode(self._features(structure)), None, structure, 0)
+        h = self._encode(self._features(structure))
+        h, _ = self._layers(h, None, structure, 0, len(self.layers))
+        return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
 
     # -- the chain, in two parts ---------------------------------------------------------------
 
@@ -165,8 +166,9 @@ class GNN(nn.Module):
             return self.head.rest(z)  # type: ignore[no-any-return]
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
-        mixed = self.propagation_layer(point) is not None
-        return self._run(z, state, structure, 0 if point == "input" else int(point), mixed)
+        mixed, start = self.propagation_layer(point) is not None, _number(point)
+        h, _ = self._layers(z, state, structure, start, len(self.layers), mixed)
+        return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
 
     def _reads_first(self, point: ChainPoint) -> bool:
         """Whether the encoder reads what is at a point."""
@@ -176,7 +178,7 @@ class GNN(nn.Module):
         """The layer whose operator acts on the map at a point, if there is one."""
         if point == "readout" or self._reads_first(point):
             return None
-        layer = self.layers[0 if point == "input" else int(point)]
+        layer = self.layers[_number(point)]
         return layer if isinstance(layer, PropagationLayer) else None
 
     def release(self, point: ChainPoint, keep: bool) -> nn.Linear | None:
@@ -206,16 +208,13 @@ class GNN(nn.Module):
             parts += [self.virtual.start] if stop == 1 else [self.virtual]
         return [part for part in parts if part is not None]
 
-    def message_size(self, graph: Data, point: ChainPoint) -> int:
-        """About how many numbers a layer behind a point holds for messages and attention."""
-        conv = self.config["conv"]
-        if self.encoder is None or point == "readout" or exporting():
-            return 0
-        size = (12 if conv == "pna" else 4) * int(graph.num_edges) * self.hidden_channels
-        if conv == "gps":
-            sizes = torch.bincount(Structure(graph).batch)
-            size += int(self.config["heads"]) * int(sizes.max()) ** 2 * sizes.numel()
-        return size
+    def layer_size(self, graph: Data, point: ChainPoint, h: Tensor) -> int:
+        """About how many numbers a layer behind a point, where ``h`` is, holds."""
+        if self.encoder is None or point == "readout":
+            return h.numel()
+        if self.config["conv"] == "gps":  # attention between all nodes of a graph
+            return 2**62
+        return max(h.numel(), 12 * int(graph.num_edges) * self.hidden_channels)
 
     # -- its links -----------------------------------------------------------------------------
 
@@ -270,33 +269,16 @@ class GNN(nn.Module):
                 h = h + state[structure.batch]
         return h, state
 
-    def _run(
-        self,
-        h: Tensor,
-        state: Tensor | None,
-        structure: Structure,
-        start: int,
-        mixed: bool = False,
-    ) -> Tensor:
-        """Layers from ``start``, readout and head; ``h`` is what layer ``start`` reads.
-
-        A last GCN layer and a linear head are one map in evaluation mode, of fewer channels.
-        """
-        last, head, stop = self.layers[-1], self.head, len(self.layers)
-        evaluating = not (self.training or ForcedDropout.active() or (mixed and start == stop - 1))
-        linear_head = isinstance(head.rest, nn.Identity) and head.first is not None
-        if not (evaluating and linear_head and self.pool is None and isinstance(last, GCNLayer)):
-            h, _ = self._layers(h, state, structure, start, stop, mixed)
-            return head(self._pooled(h, structure))  # type: ignore[no-any-return]
-        h, _ = self._layers(h, state, structure, start, stop - 1, mixed)
-        weight, bias = last.folded_into(head.first)  # type: ignore[arg-type]
-        return last.read(h, weight, structure) + bias
-
     def _pooled(self, h: Tensor, structure: Structure) -> Tensor:
         if self.pool is None:
             return h
         graphs = structure.graphs * structure.copies
         return self.pool(h, structure.batch, dim_size=graphs)  # type: ignore[no-any-return]
+
+
+def _number(point: ChainPoint) -> int:
+    """The first layer behind a point."""
+    return 0 if point == "input" else int(point)
 
 
 # -- what it reads of a graph ---------------------------------------------------------------------
@@ -327,15 +309,9 @@ def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
     return torch.stack([embedding(column) for embedding, column in pairs]).sum(dim=0)
 
 
-_CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain
-
-
 def as_chain(net: nn.Module) -> GNN | None:
     """The network as the chain of layers that it is, if it is one of gduq's own.
 
     A subclass with a pass of its own is like any other network.
     """
-    if not isinstance(net, GNN):
-        return None
-    own = (name for name in _CHAIN if getattr(type(net), name) is not getattr(GNN, name))
-    return net if next(own, None) is None else None
+    return net if isinstance(net, GNN) and type(net).forward is GNN.forward else None

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -211,14 +211,6 @@ class GCNLayer(PropagationLayer):
 
     def after(self, z: Tensor) -> Tensor:
         return self._finish(self.inner_norm(z))
-
-    def folded_into(self, head: nn.Linear) -> tuple[Tensor, Tensor]:
-        """Weight and bias of this (last) layer in evaluation mode, followed by a linear head."""
-        norm, own = self.inner_norm, cast(nn.Linear, self.linear)
-        mean, var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
-        scale = norm.weight * (var + norm.eps).rsqrt()
-        bias = (own.bias - mean) * scale + norm.bias
-        return head.weight @ (own.weight * scale.unsqueeze(1)), head.weight @ bias + head.bias
 
 
 class GINLayer(PropagationLayer):

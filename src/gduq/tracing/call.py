@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.dense import Linear as PyGLinear
 
@@ -24,22 +22,18 @@ from gduq.graphs import Graph, device_of, num_graphs, row_type
 __all__ = [
     *("LAZY", "LINEAR", "Call", "Ending", "as_linear", "as_logits", "call_network"),
     *("check_complete", "check_logits", "copied", "cut_names", "evaluating", "first_input"),
-    *("input_width", "is_plain_linear", "redraw", "removed_activation_note"),
+    *("input_width", "is_plain_linear", "redraw"),
 ]
 
 Call = Callable[[nn.Module, Graph], Tensor]
 Ending = Literal["softmax", "log_softmax", "sigmoid"]  # what makes probabilities of logits
 _Module = TypeVar("_Module", bound=nn.Module)
 
-# one per network whose layers cache a graph: it is changed for the length of a pass
-_CACHED: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_GRAPH_NAMES = ("data", "graph")  # parameters that take the graph itself
 _PARTS = (  # taken from the graph where it has them, also where a default exists
     *("x", "edge_index", "edge_weight", "edge_attr", "batch", "pos", "z"),
     *("edge_type", "node_type", "edge_label_index"),
 )
 _DICT = "_dict"  # of a HeteroData: one entry per type
-_NO_LOGITS = "logits of shape [rows, classes] from the network"
 LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 LINEAR = (nn.Linear, PyGLinear)
 _WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
@@ -65,17 +59,38 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
         >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
         torch.Size([2, 3])
     """
-    given = copy.copy(graph)
+    given, net = copy.copy(graph), _without_caches(net)
     arguments = {} if call is not None else _arguments(net, given)
     try:
-        with uncached(net):
-            out = call(net, given) if call is not None else net(**arguments)
+        out = call(net, given) if call is not None else net(**arguments)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        _check_width(net, graph, error)
-        raise
+        x, width = graph.get("x"), input_width(net)
+        other = isinstance(x, Tensor) and x.dim() == 2 and x.size(1) != width
+        if not other or width is None or not x.is_floating_point():
+            raise
+        raise InputError(
+            f"features of width {width}, the width {type(net).__name__} was built for",
+            f"width {x.size(1)}",
+            f"torch says: {str(error).splitlines()[0]}",
+        ) from error
     return _matrix(out, graph)
+
+
+def _without_caches(net: nn.Module) -> nn.Module:
+    """The network; where its layers cache a graph, a copy for one pass, with the same tensors."""
+    layers = [m for m in net.modules() if isinstance(m, MessagePassing)]
+    layers = [m for m in layers if getattr(m, "cached", False) is True]
+    if not layers:
+        return net
+    known = [v for m in layers for k, v in vars(m).items() if k.startswith("_cached")]
+    twin = copied(net, {id(v): v for v in (*net.parameters(), *net.buffers(), *known)})
+    for module in twin.modules():
+        if isinstance(module, MessagePassing) and getattr(module, "cached", False) is True:
+            none = {name: None for name in vars(module) if name.startswith("_cached")}
+            module.__dict__.update(none, cached=False)
+    return twin
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,11 +105,11 @@ class _WithoutHistory(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def copied(net: _Module) -> _Module:
-    """A copy of a network; activations that it keeps (``self.h = ...``) lose their history, which
-    torch does not copy."""
+def copied(net: _Module, memo: dict[int, Any] | None = None) -> _Module:
+    """A copy of a network (``memo`` as in `copy.deepcopy`); activations that it keeps
+    (``self.h = ...``) lose their history, which torch does not copy."""
     with _WithoutHistory():
-        return copy.deepcopy(net)
+        return copy.deepcopy(net, memo)
 
 
 def redraw(module: _Module) -> _Module:
@@ -133,43 +148,11 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-@contextmanager
-def uncached(net: nn.Module) -> Iterator[None]:
-    """Within this context layers of message passing remember no graph."""
-    parts = [m for m in net.modules() if isinstance(m, MessagePassing)]
-    if net not in _CACHED and not any(getattr(m, "cached", False) is True for m in parts):
-        yield
-        return
-    with _CACHED.setdefault(net, threading.RLock()):
-        layers = [m for m in parts if getattr(m, "cached", False) is True]
-        before = [{k: v for k, v in vars(m).items() if k.startswith("_cached")} for m in layers]
-        try:
-            for layer, held in zip(layers, before, strict=True):
-                layer.__dict__.update(dict.fromkeys(held, None), cached=False)
-            yield
-        finally:
-            for layer, held in zip(layers, before, strict=True):
-                layer.__dict__.update(held, cached=True)
-
-
-def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:
-    """Say so where the features cannot be what the network was built for."""
-    x = graph.get("x") if isinstance(graph, Data) else None
-    width = input_width(net)
-    if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or width is None:
-        return
-    if x.size(1) != width:
-        raise InputError(
-            f"features of width {width}, the width {type(net).__name__} was built for",
-            f"width {x.size(1)}",
-            f"torch says: {str(error).splitlines()[0]}",
-        ) from error
-
-
 # -- arguments -----------------------------------------------------------------------------------
 
 
-def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
+def _arguments(net: nn.Module, graph: Graph) -> Mapping[str, Any]:
+    """What a network is called with: attributes of the graph by the names of its parameters."""
     parameters = _parameters(net)
     if not parameters:
         raise InputError(
@@ -181,7 +164,7 @@ def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
         return {"batch": graph}  # the name of a whole mini-batch
     found: dict[str, Any] = {}
     for name, required in parameters.items():
-        if name in _GRAPH_NAMES:
+        if name in ("data", "graph"):
             found[name] = graph
         elif required or name.removesuffix(_DICT) in _PARTS:
             found[name] = _attribute(net, graph, name, required)
@@ -199,9 +182,11 @@ def _parameters(net: nn.Module) -> dict[str, bool]:
     return {p.name: p.default is inspect.Parameter.empty for p in known if p.kind in kinds}
 
 
-def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
-    if name.startswith("edge_attr") and not required and _reads_no_edge_features(net):
-        return None
+def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> object:
+    if name.startswith("edge_attr") and not required:
+        widths = [m.edge_dim for m in net.modules() if hasattr(m, "edge_dim")]
+        if widths and all(width is None for width in widths):
+            return None  # convolutions that were built without edge features
     value = _stored(graph, name)
     if value is None and name == "edge_index":
         value = _stored(graph, "adj_t")
@@ -216,7 +201,7 @@ def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
     return value
 
 
-def _stored(graph: Graph, name: str) -> Any:
+def _stored(graph: Graph, name: str) -> object:
     """What a graph stores under a name; a dictionary by type for what types have."""
     if not isinstance(graph, HeteroData):
         return graph.get(name)
@@ -224,23 +209,19 @@ def _stored(graph: Graph, name: str) -> Any:
     return graph.collect(name.removesuffix(_DICT), True) or None if value is None else value
 
 
-def _implied(graph: Graph, name: str) -> Any:
+def _implied(graph: Graph, name: str) -> object:
     """What follows from a graph that does not store it: a single graph is a batch of one."""
     if name == "batch_size":
         return num_graphs(graph)
     if name.removesuffix(_DICT) != "batch":
         return None
-    device = device_of(graph)
     if isinstance(graph, HeteroData):
-        nodes = {kind: int(store.num_nodes or 0) for kind, store in graph.node_items()}
-        return {k: torch.zeros(n, dtype=torch.int64, device=device) for k, n in nodes.items()}
-    return torch.zeros(int(graph.num_nodes or 0), dtype=torch.int64, device=device)
+        return {kind: _zeros(graph, store) for kind, store in graph.node_items()}
+    return _zeros(graph, graph)
 
 
-def _reads_no_edge_features(net: nn.Module) -> bool:
-    """Whether every convolution that could read edge features was built without them."""
-    widths = [m.edge_dim for m in net.modules() if hasattr(m, "edge_dim")]
-    return bool(widths) and all(width is None for width in widths)
+def _zeros(graph: Graph, store: Any) -> Tensor:
+    return torch.zeros(int(store.num_nodes or 0), dtype=torch.int64, device=device_of(graph))
 
 
 # -- output --------------------------------------------------------------------------------------
@@ -254,38 +235,27 @@ def _matrix(out: Any, graph: Graph) -> Tensor:
             given = ", ".join(map(str, out))
             raise InputError(f"an output for node type '{kind}'", f"only {given}")
         out = out[kind]
-    if not isinstance(out, Tensor):
-        several = isinstance(out, (tuple, list))
-        raise InputError(
-            _NO_LOGITS,
-            f"a {type(out).__name__} of {len(out)}" if several else type(out).__name__,
-            "Pass call=lambda net, graph: net(...)[0], or which part it is."
-            if several
-            else "Pass call=lambda net, graph: ... that returns them.",
-        )
-    if out.dim() == 1 and (exporting() or out.size(0) in _row_counts(graph)):
+    if isinstance(out, Tensor) and out.dim() == 2:
+        return out
+    if isinstance(out, Tensor) and out.dim() == 1 and (exporting() or _fits(out.size(0), graph)):
         return out.unsqueeze(1)  # one logit per row
-    if out.dim() != 2:
-        raise InputError(
-            _NO_LOGITS,
-            f"shape {list(out.shape)}",
-            "Give one row per node, graph or edge, or pass call=lambda net, graph: ... that does.",
-        )
-    return out
+    several = isinstance(out, (tuple, list))
+    raise InputError(
+        "logits of shape [rows, classes] from the network, one row per node, graph or edge",
+        f"shape {list(out.shape)}"
+        if isinstance(out, Tensor)
+        else f"a {type(out).__name__}" + (f" of {len(out)}" if several else ""),
+        f"Pass call=lambda net, graph: {'net(...)[0]' if several else '...'} that returns them.",
+    )
 
 
-def _row_counts(graph: Graph) -> set[int]:
-    """How many rows an output may have."""
+def _fits(rows: int, graph: Graph) -> bool:
+    """Whether an output may have so many rows."""
     stores = graph.node_stores if isinstance(graph, HeteroData) else [graph]
     counts = {num_graphs(graph), *(int(store.num_nodes or 0) for store in stores)}
     counts |= {int(store["batch_size"]) for store in stores if "batch_size" in store.keys()}  # noqa: SIM118
     ends = graph.get("edge_label_index")
-    return counts if ends is None else counts | {int(ends.size(1))}
-
-
-def removed_activation_note(ending: Ending | None) -> str:
-    """What to say of a network that makes probabilities of its logits itself."""
-    return f"; it ends in {ending}, which is undone" if ending else ""
+    return rows in counts or (ends is not None and rows == ends.size(1))
 
 
 def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:

@@ -10,15 +10,13 @@ from the output; what a head does to each row becomes `Step`, data that JSON can
 from __future__ import annotations
 
 import copy
-import inspect
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -44,41 +42,29 @@ from gduq.tracing.call import (
 
 __all__ = ["FoundHead", "Step", "Trace", "build_tail", "infer_row_kind", "row_counts", "trace"]
 
-Plain = float | str
+Plain = float | str | tuple[float, ...]
+Value = tuple[int, int]  # identity and version of a tensor
+_SPELLINGS = {
+    **dict.fromkeys(("multiply", "rmul", "imul"), "mul"),
+    **dict.fromkeys(("divide", "true_divide", "truediv", "itruediv"), "div"),
+    **dict.fromkeys(("radd", "iadd"), "add"),
+    **dict.fromkeys(("subtract", "isub"), "sub"),
+}
 
 # -- one pass, recorded ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Event:
+class Event(NamedTuple):
     """One call in a pass: of a function, or of a module that is one step of a head."""
 
-    name: str  # of the function, without the underscore of an in-place version; empty: a module
+    function: str  # its name, without the underscore of an in-place version; empty: a module
     path: str  # of that module
-    read: tuple[int, ...]  # numbers of the values it read
-    before: tuple[int, ...]  # shape of the first of them
-    made: tuple[int, ...] = ()  # numbers of the values it made
-    after: tuple[int, ...] = ()  # shape of the first of them
-    tensors: int = 1  # how many tensors it was given
-    args: tuple[object, ...] = ()  # positional arguments that are no tensors
-    kwargs: Mapping[str, object] = field(default_factory=dict)  # the same by name
-
-    @property
-    def is_straight(self) -> bool:
-        """Whether it made one value out of one."""
-        return self.tensors == len(self.read) == len(self.made) == 1
-
-    @property
-    def dim(self) -> object:
-        """Its argument ``dim``, or the first one without a name."""
-        return self.kwargs.get("dim", self.args[0] if self.args else None)
-
-
-class Entry(NamedTuple):
-    """What a module read first in one of its calls; nothing where that is no tensor of floats."""
-
-    shape: tuple[int, ...] = ()
-    value: int = -1
+    read: tuple[Value, ...]
+    before: tuple[int, ...]  # shape of the first value it read
+    after: tuple[int, ...]  # shape of the first value it made
+    straight: bool = True  # whether it made one value out of one tensor
+    args: tuple[object, ...] = ()  # other arguments; constants of the network are numbers
+    kwargs: Mapping[str, Any] = {}  # the same by name
 
 
 class Recording(TorchFunctionMode):
@@ -86,36 +72,36 @@ class Recording(TorchFunctionMode):
 
     out: Tensor  # what the network gave [rows, O]
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, graph: Graph) -> None:
         super().__init__()
         self.net = net
-        self.makers: dict[int, Event] = {}  # the call that made a value, by the value's number
-        self.entered: dict[str, list[Entry]] = {}  # calls by module, in the order of first calls
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._count = itertools.count()
-        self._alive: list[Tensor] = []  # a tensor that lives keeps its id to itself
+        self._given = {id(leaf) for store in graph.stores for leaf in store.values()}
+        self.makers: dict[Value, Event] = {}  # the call that made a value
+        self.calls: dict[str, list[tuple[int, ...]]] = {}  # see `Trace.calls`
+        self._alive: list[Tensor] = []  # a tensor that lives keeps its identity to itself
         self._inside = ""  # the module at work that is one step
 
-    def number(self, tensor: Tensor) -> int:
-        """The number of the value that a tensor is now."""
-        if tensor.is_inference():  # has no version, so changes cannot be seen
-            return next(self._count)
-        known = self._numbers.get((id(tensor), tensor._version))
-        return self._new(tensor) if known is None else known
-
-    def _new(self, tensor: Tensor) -> int:
-        number = next(self._count)
+    def value(self, tensor: Tensor) -> Value:
+        """The value that a tensor is now."""
         self._alive.append(tensor)
-        if not tensor.is_inference():
-            self._numbers[id(tensor), tensor._version] = number
-        return number
+        return id(tensor), -1 if tensor.is_inference() else tensor._version
 
-    def _add_event(self, out: object, event: Event) -> None:
+    def _plain(self, arg: object) -> object:
+        """An argument, and the numbers of a tensor that is the same in every pass: no weight, not
+        of the graph, and not computed."""
+        if not isinstance(arg, Tensor) or arg.dim() > 1 or isinstance(arg, nn.Parameter):
+            return arg
+        known = id(arg) in self._given or self.value(arg) in self.makers
+        if known or arg.is_complex():
+            return arg
+        return tuple(arg.tolist()) if arg.dim() else arg.item()
+
+    def _note(self, out: object, event: Event) -> None:
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if made:
-            numbers = tuple(self._new(tensor) for tensor in made)
-            event = replace(event, made=numbers, after=tuple(made[0].shape))
-            self.makers |= dict.fromkeys(numbers, event)
+            straight = event.straight and len(made) == 1
+            event = event._replace(after=tuple(made[0].shape), straight=straight)
+            self.makers |= {self.value(tensor): event for tensor in made}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -123,37 +109,38 @@ class Recording(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        read = tuple(dict.fromkeys(self.number(tensor) for tensor in given))
+        plain = [self._plain(arg) for arg in args]
+        named = {key: self._plain(value) for key, value in kwargs.items() if value is not None}
+        given = [leaf for leaf in tree_leaves((plain, named)) if isinstance(leaf, Tensor)]
+        read = tuple(dict.fromkeys(self.value(tensor) for tensor in given))
         before = tuple(given[0].shape) if given else ()
         out = func(*args, **kwargs)
-        name = str(getattr(func, "__name__", func))
-        name = name if name.endswith("__") else name.rstrip("_")
-        if isinstance(out, Tensor) and any(out is t for t in given) and self.number(out) in read:
+        name = str(getattr(func, "__name__", func)).strip("_")
+        name = _SPELLINGS.get(name, name)
+        if isinstance(out, Tensor) and any(out is t for t in given) and self.value(out) in read:
             if "dropout" not in name:
                 return out  # nothing happened
-            out = out.detach()  # dropout in evaluation mode: a name of its own for its value
-        plain = tuple(a for a in args if not isinstance(a, Tensor))
-        named = {k: v for k, v in kwargs.items() if v is not None and not isinstance(v, Tensor)}
-        self._add_event(out, Event(name, "", read, before, (), (), len(given), plain, named))
+            out = out.detach()  # dropout in evaluation mode: a tensor of its own
+        others = tuple(arg for arg in plain if not isinstance(arg, Tensor))
+        named = {key: value for key, value in named.items() if not isinstance(value, Tensor)}
+        self._note(out, Event(name, "", read, before, (), len(given) == 1, others, named))
         return out
 
     def watch(self, path: str, module: nn.Module) -> None:
         """Note the calls of a submodule of the copy that runs."""
-        is_step = _is_step(module)
+        is_step, read = _is_step(module), list[Tensor]()
 
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = first_input(args, kwargs)
             known = isinstance(h, Tensor) and h.is_floating_point()
-            entry = Entry(tuple(h.shape), self.number(h)) if known else Entry()
-            self.entered.setdefault(path, []).append(entry)
+            self.calls.setdefault(path, []).append(tuple(h.shape) if known else ())
             if is_step and known and not self._inside:
-                self._inside = path
+                self._inside, read[:] = path, [h]
 
         def leave(_: nn.Module, __: Any, out: Any) -> None:
             if self._inside == path:
-                self._inside, entry = "", self.entered[path][-1]
-                self._add_event(out, Event("", path, (entry.value,), entry.shape))
+                self._inside, (h,) = "", read
+                self._note(out, Event("", path, (self.value(h),), tuple(h.shape), ()))
 
         module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
         module.register_forward_hook(leave)
@@ -176,7 +163,7 @@ def _is_step(module: nn.Module) -> bool:
 
 def record(net: nn.Module, graph: Graph, call: Call | None = None) -> Recording:
     """A pass of a copy of a network in evaluation mode; torch's randomness stays as it was."""
-    pass_ = Recording(net)
+    pass_ = Recording(net, graph)
     devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
     with torch.inference_mode(False), torch.no_grad():
         double = copied(net).eval()
@@ -190,120 +177,98 @@ def record(net: nn.Module, graph: Graph, call: Call | None = None) -> Recording:
 
 # -- steps of a head -------------------------------------------------------------------------------
 
+# Functions of one tensor that treat every entry by itself, by the name all their spellings share
+# (F.relu, torch.relu, x.relu()); `_FUNCTIONS` also with numbers, or constants of the network.
+_ACTIVATIONS = (
+    *("relu", "relu6", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "hardswish"),
+    *("tanh", "sigmoid", "leaky_relu"),
+)
+_ARITHMETIC = ("mul", "div", "add", "sub")
+_FUNCTIONS = (*_ACTIVATIONS, *_ARITHMETIC, "dropout")
 
-class Multiply(nn.Module):
-    """Multiplies by a number."""
 
-    def __init__(self, factor: float = 1.0) -> None:
+class Function(nn.Module):
+    """A function of torch as a module: ``name(x, *args, **kwargs)``."""
+
+    def __init__(self, name: str, args: Sequence[Plain], kwargs: Mapping[str, Plain]) -> None:
         super().__init__()
-        self.factor = factor
+        self.name, self.args, self.kwargs = name, tuple(args), dict(kwargs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor
+        call = getattr(F, self.name, None) or getattr(torch, self.name)
+        args = (x.new_tensor(arg) if isinstance(arg, tuple) else arg for arg in self.args)
+        return call(x, *args, **self.kwargs)  # type: ignore[no-any-return]
 
-
-# Functions of one tensor that treat every entry by itself, by the name all their spellings share
-# (F.relu, torch.relu, x.relu()), as the module that does the same.
-_ACTIVATIONS: tuple[type[nn.Module], ...] = (
-    *(nn.ReLU, nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
-    *(nn.Softplus, nn.Hardswish, nn.Tanh, nn.Sigmoid, nn.Dropout),
-)
-_FUNCTIONS: Mapping[str, type[nn.Module]] = {
-    **{kind.__name__.lower(): kind for kind in _ACTIVATIONS},
-    "leaky_relu": nn.LeakyReLU,
-    "scale": Multiply,
-}
-_TIMES = ("mul", "multiply", "__mul__", "__rmul__", "__imul__")
-_OVER = ("div", "divide", "true_divide", "__truediv__", "__itruediv__")
-
-
-def _defaults(name: str) -> dict[str, Plain]:
-    """The arguments of a function, as its module has them."""
-    known = inspect.signature(_FUNCTIONS[name]).parameters.values()
-    named = (p for p in known if p.default is not p.empty and p.name != "inplace")
-    return {p.name: p.default for p in named}
+    def extra_repr(self) -> str:
+        return ", ".join([self.name, *map(str, self.args), *map(str, self.kwargs.values())])
 
 
 @dataclass(frozen=True)
 class Step:
-    """A module of the network by its dotted path, or a function by its name and plain arguments.
+    """A module of the network by its dotted path, or a function by its name and its arguments.
 
     Example:
-        >>> Step("function", "dropout", (("p", 0.5),)).to_json()
-        {'kind': 'function', 'name': 'dropout', 'arguments': {'p': 0.5}}
+        >>> Step("function", "dropout", (0.5,)).to_json()
+        {'kind': 'function', 'name': 'dropout', 'args': [0.5], 'kwargs': {}}
     """
 
     kind: Literal["module", "function"]
     name: str
-    arguments: tuple[tuple[str, Plain], ...] = ()
+    args: tuple[Plain, ...] = ()
+    kwargs: tuple[tuple[str, Plain], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The step as plain values."""
-        return {"kind": self.kind, "name": self.name, "arguments": dict(self.arguments)}
+        plain = [list(arg) if isinstance(arg, tuple) else arg for arg in self.args]
+        values = {"args": plain, "kwargs": dict(self.kwargs)}
+        return {"kind": self.kind, "name": self.name, **values}
 
     @classmethod
     def from_json(cls, value: Any) -> Step:
         """The step that `to_json` wrote; `InputError` for anything else."""
-        try:
-            kind, name, given = value["kind"], value["name"], dict(value["arguments"])
-            known = {"module": dict, "function": lambda: _defaults(name)}[kind]()
-        except (KeyError, TypeError, ValueError):
-            known = None
-        arguments = None if known is None else _check_arguments(known, given)
-        if arguments is None or not isinstance(name, str):
-            raise InputError("a step of a head: a module, or a function", repr(value))
-        return cls(kind, name, arguments)
+        with suppress(KeyError, TypeError, ValueError, RuntimeError, AttributeError):
+            kind, name, args, kwargs = (value[k] for k in ("kind", "name", "args", "kwargs"))
+            args = (tuple(arg) if isinstance(arg, list) else arg for arg in args)
+            step = cls(kind, name, tuple(args), tuple(kwargs.items()))
+            if kind == "module" and isinstance(name, str) and not (step.args or step.kwargs):
+                return step
+            if kind == "function" and name in _FUNCTIONS:
+                step.function()(torch.ones(1, 1))  # takes these arguments
+                return step
+        raise InputError("a step of a head: a module, or a function", repr(value))
+
+    def function(self) -> nn.Module:
+        """The function as a module."""
+        if self.name == "relu":
+            return nn.ReLU()
+        if self.name == "dropout":
+            return nn.Dropout(*self.args)  # type: ignore[arg-type]
+        return Function(self.name, self.args, dict(self.kwargs))
 
 
-def _check_arguments(known: Mapping[str, Plain], given: Mapping[Any, Any]) -> Any:
-    """All arguments of a function in order, or ``None`` where one is unknown or no plain value."""
-    found = {**known, **given}
-    for name, value in found.items():
-        if name not in known or isinstance(known[name], str) != isinstance(value, str):
-            return None
-        if not isinstance(value, str):
-            if type(value) not in (int, float) or not math.isfinite(value):
-                return None
-            found[name] = float(value)
-    return tuple(found.items())
-
-
-def _function_step(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step | None:
-    """A call of a torch function on one tensor (``args`` follow it) as a step, or ``None``."""
-    given = {key: value for key, value in kwargs.items() if key != "inplace"}
-    if name in (*_TIMES, *_OVER):
-        factors = [*args, *given.values()]
-        if len(factors) != 1 or not isinstance(factors[0], (int, float)):
-            return None
-        if name in _OVER and factors[0] == 0:
-            return None
-        given = {"factor": 1 / factors[0] if name in _OVER else factors[0]}
-        name, args = "scale", ()
-    elif name not in _FUNCTIONS or name == "scale":
+def _function_step(event: Event) -> Step | None:
+    """A call of a torch function on one tensor as a step, or ``None``."""
+    args, kwargs = list(event.args), {k: v for k, v in event.kwargs.items() if k != "inplace"}
+    if event.function == "dropout":
+        p, training = (*args, *(kwargs[k] for k in ("p", "training", "train") if k in kwargs))[:2]
+        return None if training else Step("function", "dropout", (p,))  # else it always drops
+    args = [arg for arg in args if not isinstance(arg, bool)]  # "inplace"
+    plain = all(isinstance(v, (int, float, str, tuple)) for v in (*args, *kwargs.values()))
+    if event.function not in _FUNCTIONS or not plain:
         return None
-    known = _defaults(name)
-    names = [*known, "training"] if name == "dropout" else [*known]
-    if not all(isinstance(extra, bool) for extra in args[len(names) :]):  # only "inplace"
-        return None
-    given = {**dict(zip(names, args, strict=False)), **given}
-    if name == "dropout" and given.pop("training", given.pop("train", True)):
-        return None  # it drops in evaluation mode too: nn.Dropout would not
-    arguments = _check_arguments(known, given)
-    return None if arguments is None else Step("function", name, arguments)
+    return Step("function", event.function, tuple(args), tuple(kwargs.items()))
 
 
 def build_tail(net: nn.Module, steps: Sequence[Step]) -> nn.Sequential:
     """What follows the first linear map of a head: copies of modules, and functions as modules."""
-    parts: list[nn.Module] = []
+    tail, known = nn.Sequential(), dict(net.named_modules())
     for step in steps:
         if step.kind == "function":
-            parts.append(_FUNCTIONS[step.name](**dict(step.arguments)))
-            parts[-1].training = net.training
-            continue
-        if step.name not in dict(net.named_modules()):
+            tail.append(step.function().train(net.training))
+        elif step.name in known:
+            tail.append(copy.deepcopy(known[step.name]))
+        else:
             raise InputError(f"a network with a submodule '{step.name}'", type(net).__name__)
-        parts.append(copy.deepcopy(net.get_submodule(step.name)))
-    tail = nn.Sequential(*parts)
     tail.training = net.training
     return tail
 
@@ -315,13 +280,10 @@ _SUMS = (
     *("sum", "dot", "inner", "linear", "bilinear", "addmm", "mm", "matmul", "rmatmul", "bmm"),
     *("einsum", "spmm", "index_add", "scatter_add"),
 )
-_OF_TWO = ("add", "iadd", "radd", "sub", "isub")  # sums of two tensors; a number only shifts
-_RESCALES = (*_OF_TWO, "rsub", "mul", "rmul", "imul", "div", "truediv", "itruediv")
-_IDLE = Step("function", "dropout", (("p", 0.0),))
+_IDLE = Step("function", "dropout", (0.0,))
 
 
-@dataclass(frozen=True)
-class FoundHead:
+class FoundHead(NamedTuple):
     """The last part of a network that reads every row by itself."""
 
     path: str  # the first linear map, which reads the representation h [rows, d]
@@ -337,7 +299,6 @@ class Trace:
     head: FoundHead | None  # the last chain of linear maps, activations, dropout and norms
     ending: Ending | None  # the function at the end that makes probabilities of logits
     bounded: bool  # whether the output comes neither from a sum nor from a linear map
-    rescaled: str | None = None  # where a head would start but for constants behind it
     # shapes that each submodule reads, one per call, in the order of first calls; () is no matrix
     calls: Mapping[str, list[tuple[int, ...]]] = field(default_factory=dict, compare=False)
 
@@ -359,58 +320,55 @@ def trace(net: nn.Module, graph: Graph, call: Call | None = None) -> Trace:
     check_complete(net)
     seen = record(net, graph, call)
     rows = infer_row_kind(net, graph, call, seen.out.size(0))
-    value, ending = _without_ending(seen, seen.number(seen.out))
-    head = _head(seen, value)
-    layers = _layers(net, "", seen, row_counts(graph).get("node", -1))
-    order = tuple(sorted(layers, key=list(seen.entered).index))
-    rescaled = None
-    if head is None:
-        behind = _head(seen, _back(seen, value, lambda event: _rescales(seen, event)))
-        rescaled = None if behind is None else behind.path
-    calls = {path: [entry.shape for entry in found] for path, found in seen.entered.items()}
-    return Trace(rows, order, head, ending, not _is_sum(seen, value), rescaled, calls)
+    value, ending = _without_ending(seen, seen.value(seen.out))
+    layers = _layers(seen, row_counts(graph).get("node", -1))
+    bounded = not _is_sum(seen, value)
+    return Trace(rows, layers, _head(seen, value), ending, bounded, seen.calls)
 
 
 def _is_shape(event: Event, exactly: bool = False) -> bool:
     """Whether a call gives the same numbers in the same shape, or as a vector of a column."""
-    if event.name not in _SHAPES or not event.is_straight:
-        return False
     before, after = event.before, event.after
-    if exactly:
-        return before == after
-    return (before if len(before) != 1 else (*before, 1)) == (
-        after if len(after) != 1 else (*after, 1)
-    )
+    if not exactly:
+        before = (*before, 1) if len(before) == 1 else before
+        after = (*after, 1) if len(after) == 1 else after
+    return event.function in _SHAPES and event.straight and before == after
 
 
-def _back(seen: Recording, value: int, through: Callable[[Event], bool]) -> int:
-    """The value that calls one looks through began with: what they read first of what was made."""
+def _back(seen: Recording, value: Value, through: Callable[[Event], bool]) -> Value:
+    """The value that calls one looks through began with."""
     while (event := seen.makers.get(value)) is not None and through(event):
-        value = next((number for number in event.read if number in seen.makers), event.read[0])
+        value = event.read[0]
     return value
 
 
-def _without_ending(seen: Recording, value: int) -> tuple[int, Ending | None]:
-    """The number of the logits, and what the network makes of them."""
+def _without_ending(seen: Recording, value: Value) -> tuple[Value, Ending | None]:
+    """The logits, and what the network makes of them."""
     event = seen.makers.get(_back(seen, value, _is_shape))
-    if event is not None and event.is_straight:
-        flat = len(event.before) == 2 and event.dim in (1, -1)
-        if event.name == "sigmoid" or (event.name in ("softmax", "log_softmax") and flat):
-            return event.read[0], event.name  # type: ignore[return-value]
+    if event is not None and event.straight:
+        dim = event.kwargs.get("dim", event.args[0] if event.args else None)
+        flat = len(event.before) == 2 and dim in (1, -1)
+        name = event.function
+        if name == "sigmoid" or (name in ("softmax", "log_softmax") and flat):
+            return event.read[0], name  # type: ignore[return-value]
     return value, None
 
 
-def _is_sum(seen: Recording, value: int) -> bool:
-    """Whether a value comes from a sum or a linear map; shapes, parts and dropout aside."""
-    parts = ("__getitem__", "dropout")
-    event = seen.makers.get(_back(seen, value, lambda e: e.name in parts or _is_shape(e)))
-    name = "" if event is None else event.name.strip("_")
-    return event is not None and (
-        not name or name in _SUMS or (name in _OF_TWO and event.tensors > 1)
-    )
+def _is_sum(seen: Recording, value: Value) -> bool:
+    """Whether a value comes from a sum or a linear map; constants, parts and dropout aside."""
+
+    def through(event: Event) -> bool:
+        idle = event.function in _ARITHMETIC and event.straight and event.read != ()
+        return idle or event.function in ("getitem", "dropout") or _is_shape(event)
+
+    event = seen.makers.get(_back(seen, value, through))
+    if event is None:
+        return False
+    of_two = event.function in ("add", "sub") and not event.straight
+    return event.function == "" or event.function in _SUMS or of_two
 
 
-def _head(seen: Recording, value: int) -> FoundHead | None:
+def _head(seen: Recording, value: Value) -> FoundHead | None:
     """The head that made the logits: found on the way back from them, call by call."""
     steps: list[Step] = []
     event = seen.makers.get(value)
@@ -430,48 +388,42 @@ def _head(seen: Recording, value: int) -> FoundHead | None:
     return FoundHead(steps[first].name, rest)
 
 
-def _rescales(seen: Recording, event: Event) -> bool:
-    """Whether a call multiplies or shifts by constants, which no call made."""
-    made = sum(number in seen.makers for number in event.read)
-    return made == 1 and (event.name.strip("_") in _RESCALES or _is_shape(event))
-
-
 def _is_linear(net: nn.Module, path: str) -> bool:
     return type(net.get_submodule(path)) in LINEAR
 
 
 def _step(seen: Recording, event: Event) -> Step | None:
     """A call as a step of a head, or ``None`` where it is none."""
-    if not event.is_straight or len(event.after) not in (1, 2):
+    if not event.straight or len(event.after) not in (1, 2):
         return None
     if event.after[0] != seen.out.size(0):
         return None
-    if event.name:
-        return _function_step(event.name, event.args, event.kwargs)
-    if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
+    if event.function:
+        return _function_step(event)
+    if len(event.before) != 2 or len(seen.calls[event.path]) != 1:
         return None  # weights that are used twice do not belong to the head alone
     if _is_linear(seen.net, event.path) and not is_plain_linear(seen.net, event.path):
         return None
     return Step("module", event.path)
 
 
-def _layers(module: nn.Module, path: str, seen: Recording, nodes: int) -> list[str]:
-    """Layers inside a module: the outermost ones that are called as such."""
+def _layers(seen: Recording, nodes: int) -> tuple[str, ...]:
+    """Layers of message passing: the outermost modules that are called as such."""
     found: list[str] = []
-    children = [(n, c) for n, c in module.named_children() if _passes_messages(c)]
-    for name, child in children:
-        inner = f"{path}.{name}" if path else name
-        layer = isinstance(child, (MessagePassing, GPSConv, DeepGCNLayer)) or (
-            isinstance(module, nn.ModuleList)
+    for path, module in seen.net.named_modules():
+        if not path or any(path.startswith(f"{outer}.") for outer in found):
+            continue
+        around = seen.net.get_submodule(path.rpartition(".")[0])
+        listed = isinstance(around, nn.ModuleList) or (
             # a sequence of one such part and a head is a network, not a stack of layers
-            or (isinstance(module, (nn.Sequential, PyGSequential)) and len(children) > 1)
+            isinstance(around, (nn.Sequential, PyGSequential))
+            and sum(map(_passes_messages, around.children())) > 1
         )
-        shapes = [entry.shape for entry in seen.entered.get(inner, [])]
-        if layer and shapes == [(nodes, input_width(child))]:
-            found.append(inner)
-        else:
-            found += _layers(child, inner, seen, nodes)
-    return found
+        if isinstance(module, (MessagePassing, GPSConv, DeepGCNLayer)) or (
+            listed and _passes_messages(module)
+        ):
+            found += [path] if seen.calls.get(path) == [(nodes, input_width(module))] else []
+    return tuple(sorted(found, key=list(seen.calls).index))
 
 
 def _passes_messages(module: nn.Module) -> bool:
@@ -500,33 +452,26 @@ def infer_row_kind(
     and, where the network refuses that, what the graph says of its labels.
     """
     sizes = row_counts(graph)
-    where = "of the output" if path is None else f"at '{path}'"
     fits = [kind for kind, size in sizes.items() if size == count]
-    if not fits:
-        have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
-        raise InputError(
-            f"one row per node, graph or labelled edge ({have}) {where}",
-            f"{count} rows",
-            "Pass call=lambda net, graph: ... that returns one row for each."
-            if path is None
-            else "See gduq.cut_points(net, graph) for the places one can anchor at.",
-        )
+    if len(fits) > 1:
+        told: Sequence[Rows | None] = ()
+        with suppress(Exception):  # a network may refuse any other graph than its own
+            larger = _larger(graph)
+            seen = record(net, larger, call)
+            more = seen.out.size(0) if path is None else seen.calls[path][0][0]
+            told = [kind for kind, size in row_counts(larger).items() if size == more]
+        if not told and path is None:
+            told = [row_kind(graph) or ("node" if graph.get("train_mask") is not None else None)]
+        fits = [kind for kind in fits if kind in told]
     if len(fits) == 1:
         return fits[0]
-    kinds: list[Rows | None] = []
-    with suppress(Exception):  # a network may refuse any other graph than its own
-        seen = record(net, _larger(graph), call)
-        more = (seen.out.size(0) if path is None else seen.entered[path][0].shape[0]) - count
-        kinds.append({0: "graph", 1: "node", 2: "edge"}.get(more))  # type: ignore[arg-type]
-    if path is None:
-        kinds += [row_kind(graph), "node" if graph.get("train_mask") is not None else None]
-    for kind in kinds:
-        if kind in fits:
-            return kind
+    have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
     raise InputError(
-        f"a graph that shows what the {count} row(s) {where} are",
-        f"one with as many {'s as '.join(fits)}s",
-        "Pass a larger graph.",
+        f"rows {'of the output' if path is None else f'at {path!r}'} that are clearly the nodes, "
+        f"graphs or labelled edges of a graph ({have})",
+        f"{count} rows",
+        "Pass a larger graph, or call=lambda net, graph: ... that returns one row for each; "
+        "gduq.cut_points(net, graph) lists the places one can anchor at.",
     )
 
 
@@ -534,16 +479,15 @@ def _larger(graph: Graph) -> Graph:
     """The graph with its last node once more, and its last labelled edge twice more."""
     graph = copy.copy(graph)
     store = graph[row_type(graph)] if isinstance(graph, HeteroData) else graph
-    nodes, values = store.num_nodes, store.to_dict()
-    for name, value in values.items():
-        of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == nodes
-        if of_nodes and "edge" not in name and "adj" not in name and name != "ptr":
-            store[name] = torch.cat([value, value[-1:]])
+    values, ends = store.to_dict(), graph.get("edge_label_index")
+    tensors = [name for name, value in values.items() if isinstance(value, Tensor)]
+    of_nodes = [name for name in tensors if name != "ptr" and store.is_node_attr(name)]
     if "num_nodes" in values:
-        store.num_nodes = nodes + 1
+        store.num_nodes = values["num_nodes"] + 1
     if "ptr" in values:
         store.ptr = torch.cat([values["ptr"][:-1], values["ptr"][-1:] + 1])
-    ends = graph.get("edge_label_index")
+    for name in of_nodes:
+        store[name] = torch.cat([values[name], values[name][-1:]])
     if ends is not None:
         graph.edge_label_index = torch.cat([ends, ends[:, -1:], ends[:, -1:]], dim=1)
     return graph

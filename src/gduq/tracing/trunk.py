@@ -6,12 +6,10 @@ of its own thread only: threads share a network, and nothing of it changes.
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import Graph, Rows, label_rows, num_graphs, row_batch
-from gduq.nn.gnn import as_chain
+from gduq.nn.gnn import GNN, as_chain
 from gduq.tracing.call import (
     Call,
     Ending,
@@ -29,30 +27,20 @@ from gduq.tracing.call import (
     as_logits,
     call_network,
     first_input,
-    removed_activation_note,
 )
 from gduq.tracing.trace import Step, Trace, build_tail, trace
 
 __all__ = [
-    "Replay",
-    "Trunk",
-    "answer_features",
-    "arriving",
-    "no_place",
-    "run_through",
-    "take_linear",
+    *("NoiseHead", "Replay", "Trunk", "answer_features", "arriving", "no_place", "run_through"),
+    *("standardised_last", "take_linear"),
 ]
 
 
 def run_through(
-    net: nn.Module,
-    path: str,
-    graph: Graph,
-    call: Call | None,
-    reader: Callable[[Any], Any],
+    net: nn.Module, path: str, graph: Graph, call: Call | None, reader: Callable[[Any], Any]
 ) -> Tensor:
     """The output of a pass in which a submodule reads what ``reader`` makes of its input."""
-    target, thread, calls = net.get_submodule(path), threading.get_ident(), 0
+    thread, calls = threading.get_ident(), 0
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         nonlocal calls
@@ -62,12 +50,11 @@ def run_through(
         if calls > 1:
             raise _not_called_once(path, "a second call")
         z = reader(first_input(args, kwargs))
-        z = _Read(z) if isinstance(target.__dict__.get("forward"), _TakenForward) else z
         if args:
             return (z, *args[1:]), kwargs
         return args, {**kwargs, "x" if "x" in kwargs else "input": z}
 
-    handle = target.register_forward_pre_hook(hook, with_kwargs=True)
+    handle = net.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True)
     try:
         out = call_network(net, graph, call)
     finally:
@@ -77,130 +64,91 @@ def run_through(
     return out
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-class Replay(TorchFunctionMode):
-    """Passes of a network over one graph that differ behind a cut only: what comes before it runs
-    in the first of them, and is looked up in the others.
-
-    Enter it once per pass of its ``net``, which shares all tensors with the network, and call
-    `reach` at the cut. A pass that changes in place what came before it leaves nothing to look up.
-    """
-
-    def __init__(self, net: nn.Module, path: str) -> None:
-        super().__init__()
-        self._known: list[tuple[Any, Any]] = []  # what was called before the cut, what it gave
-        self._versions: list[int] | None = None  # of the tensors among these, at the cut
-        self._next: int | None = 0  # call of this pass; None behind the cut
-        parts = path.split(".")
-        around = {net.get_submodule(".".join(parts[:i])) for i in range(len(parts))}
-        self._copies = {module: module for module in net.get_submodule(path).modules()}
-        self.net = self._copy(net, around)
-
-    def _copy(self, module: nn.Module, around: Collection[nn.Module]) -> nn.Module:
-        """A copy without hooks that is looked up as one call, unless the cut is inside."""
-        if module in self._copies or isinstance(module, torch.jit.ScriptModule):
-            return self._copies.get(module, module)
-        own = self._copies[module] = module.__class__.__new__(module.__class__)
-        own.__dict__.update(module.__dict__)
-        inner = {name: m and self._copy(m, around) for name, m in module._modules.items()}
-        own.__dict__["_modules"] = inner
-        if module not in around and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            own.__dict__.update({name: OrderedDict() for name in _HOOKS})
-            own.__dict__["forward"] = lambda *args, **kwargs: self._call(module, args, kwargs)
-        return own
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._call(func, args, kwargs or {})
-
-    def _call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        at, self._next = self._next, None  # nothing inside counts
-        if at is None:
-            return func(*args, **kwargs)
-        if self._versions is None:
-            self._known.append((func, func(*args, **kwargs)))
-        elif at >= len(self._known) or self._known[at][0] != func:
-            got = "another path for another anchor"
-            raise InputError("a network that does the same before a cut in every pass", got)
-        self._next = at + 1
-        return self._known[at][1]
-
-    def _tensors(self) -> list[Tensor]:
-        found = tree_leaves([out for _, out in self._known])
-        return [leaf for leaf in found if isinstance(leaf, Tensor)]
-
-    def reach(self) -> None:
-        """The pass has come to the cut."""
-        self._next = None
-        if self._versions is None:
-            self._versions = [-1 if t.is_inference() else t._version for t in self._tensors()]
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._next, found = 0, self._tensors()
-        if any(t.is_inference() for t in found) or self._versions != [t._version for t in found]:
-            self._known, self._versions = [], None
-
-
-def arriving(net: nn.Module, path: str, graph: Graph, call: Call | None) -> Any:
-    """What a submodule reads in a pass, which goes no further.
-
-    In an export it goes on with anything: what nobody reads is not part of a program.
-    """
-    arrived: list[Any] = []
-
-    def stop(h: Any) -> Any:
-        arrived.append(h)
-        if not exporting():
-            raise _Reached
-        taken = net.get_submodule(path).__dict__.get("forward")
-        return h.new_zeros(h.size(0), taken.width) if isinstance(taken, _TakenForward) else h
-
-    with suppress(_Reached):
-        run_through(net, path, graph, call, stop)
-    return arrived[0]
+def _not_called_once(path: str, got: str) -> InputError:
+    do = "See gduq.cut_points(net, graph) for the places where it can be cut."
+    return InputError(f"'{path}' to be called once in a pass", got, do)
 
 
 class _Reached(Exception):
     """The cut was reached; nothing more of this pass is needed."""
 
 
-def _not_called_once(path: str, got: str) -> InputError:
-    do = "See gduq.cut_points(net, graph) for the places where it can be cut."
-    return InputError(f"'{path}' to be called once in a pass", got, do)
+def arriving(net: nn.Module, path: str, graph: Graph, call: Call | None) -> Any:
+    """What a submodule reads in a pass, which goes no further (but in an export, where what nobody
+    reads is not part of the program)."""
+    arrived: list[Any] = []
+
+    def stop(h: Any) -> Any:
+        arrived.append(h)
+        if not exporting():
+            raise _Reached
+        return h
+
+    with suppress(_Reached):
+        run_through(net, path, graph, call, stop)
+    return arrived[0]
 
 
-class _Read(NamedTuple):
-    """What a taken layer gives: somebody else's reading of its input."""
+class Replay(TorchFunctionMode):
+    """Passes over one graph that differ behind a cut only: functions that are called before it
+    compute in the first pass, and are looked up in the others.
 
-    z: Tensor
+    Enter it once per pass, and call `reach` at the cut. A pass that changes in place what came
+    before the cut leaves nothing to look up.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: list[tuple[object, Any]] = []  # functions and what they gave, before the cut
+        self._versions: list[int] = []  # of the tensors among that, at the cut
+        self._next: int | None = 0  # call of this pass; None behind the cut
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        at, self._next = self._next, None  # nothing inside counts
+        if at is None:
+            return func(*args, **(kwargs or {}))
+        if not self._versions and at == len(self._known):
+            self._known.append((func, func(*args, **(kwargs or {}))))
+        elif at >= len(self._known) or self._known[at][0] != func:
+            got = "another path for another anchor"
+            raise InputError("a network that does the same before a cut in every pass", got)
+        self._next = at + 1
+        return self._known[at][1]
+
+    def _now(self) -> list[int]:
+        leaves = tree_leaves([out for _, out in self._known])
+        tensors = (leaf for leaf in leaves if isinstance(leaf, Tensor))
+        return [0, *(-1 if t.is_inference() else t._version for t in tensors)]
+
+    def reach(self) -> None:
+        """The pass has come to the cut."""
+        self._next, self._versions = None, self._versions or self._now()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._next, now = 0, self._now()
+        if -1 in now or now != self._versions:
+            self._known, self._versions = [], []
 
 
-class _TakenForward:
-    """Stands for the map of a linear layer whose weights were taken."""
+class _ReadBefore(nn.Linear):
+    """Stands for a linear layer whose map others apply: it gives what it is handed."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, plain: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight = self.bias = None  # type: ignore[assignment]
 
-    def __call__(self, x: object = None, input: object = None) -> Tensor:
-        read = x if input is None else input
-        if isinstance(read, _Read):
-            return read.z
-        raise InputError("the model that reads for this layer to be called", "a part called alone")
-
-
-def _save_nothing(*_: object) -> None:
-    """PyG's layer would save the weights that it has not."""
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return first_input(args, kwargs)  # type: ignore[no-any-return]
 
 
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
-    """`as_linear`; the network's own layer is left without weights, for others to read for it."""
+    """`as_linear`; in the network another layer takes its place, for which others read."""
     plain = as_linear(net, path)
     if plain is not None:
-        left: Any = net.get_submodule(path)
-        left.weight = left.bias = None
-        left.forward, left._save_to_state_dict = _TakenForward(plain.out_features), _save_nothing
+        above, _, name = path.rpartition(".")
+        net.get_submodule(above).register_module(name, _ReadBefore(plain))
     return plain
 
 
@@ -216,15 +164,15 @@ def no_place(net: nn.Module) -> InputError:
 class Trunk(nn.Module):
     """A network, and the representation that its last part reads.
 
-    The submodule at ``path`` reads it (``None``: the head of a `GNN`), and ``steps`` follow where
-    both are a head. ``rows`` are those of the representation, ``row_kind`` those of the output,
-    which is no logits where the network has an ``ending``.
+    The submodule at ``path`` reads it (empty: the network's input), and ``steps`` follow where both
+    are a head. ``rows`` are those of the representation, ``row_kind`` those of the output, which is
+    no logits where the network has an ``ending``.
     """
 
     def __init__(
         self,
         net: nn.Module,
-        path: str | None,
+        path: str,
         rows: Rows,
         row_kind: Rows,
         call: Call | None = None,
@@ -245,7 +193,7 @@ class Trunk(nn.Module):
         """
         chain = as_chain(net)
         if chain is not None:
-            return cls(net, None, chain.task, chain.task, steps=())
+            return cls(net, "head.first", chain.task, chain.task, steps=_gnn_steps(chain))
         assert graph is not None
         found = cls.from_trace(net, trace(net, graph, call), call)
         if found is None:
@@ -268,9 +216,6 @@ class Trunk(nn.Module):
 
     def head(self) -> tuple[nn.Linear, nn.Module]:
         """Copies of the head: its first linear map, and what follows."""
-        if self.path is None:
-            own: Any = copy.deepcopy(self.net.head)
-            return own.first, own.rest
         first = as_linear(self.net, self.path)
         assert first is not None
         assert self.steps is not None
@@ -279,20 +224,14 @@ class Trunk(nn.Module):
     @property
     def bounded(self) -> bool:
         """Whether something bounds what the head gives, such as a ReLU at its end."""
-        alone = self.path is not None and self.has_head
-        return alone and not ends_linear(nn.Sequential(*self.head()))
+        return self.has_head and not isinstance(_last(nn.Sequential(*self.head())), nn.Linear)
 
     def forward(self, graph: Graph) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
-        if self.path is None:
-            return self.net.prefix(graph, "readout")[0]  # type: ignore[operator, no-any-return]
         return arriving(self.net, self.path, graph, self.call)  # type: ignore[no-any-return]
 
     def run(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
-        if self.path is None:
-            h = self(graph)
-            return h, self.net.head(h)  # type: ignore[operator]
         arrived: list[Tensor] = []
 
         def note(h: Tensor) -> Tensor:
@@ -319,23 +258,31 @@ class Trunk(nn.Module):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Trunk:
         """The trunk that `spec` described, around the same network."""
-        path, steps, chain = spec["path"], spec["steps"], as_chain(net)
-        places = (spec["rows"], spec["row_kind"])
-        if chain is None:
-            fits = path in dict(net.named_modules()) and all(p in get_args(Rows) for p in places)
-        else:
-            fits = path is None and places == (chain.task, chain.task)
-        if not fits:
+        path, steps, places = spec["path"], spec["steps"], (spec["rows"], spec["row_kind"])
+        if path not in dict(net.named_modules()) or any(p not in get_args(Rows) for p in places):
             got = ", ".join(f"{one!r:.30}" for one in (path, *places))
             raise InputError(f"a place where {type(net).__name__} is cut", got)
         known = None if steps is None else [Step.from_json(step) for step in steps]
         return cls(net, path, *places, call, spec["ending"], known)
 
     @property
+    def ending_note(self) -> str:
+        """What to say of a network that makes probabilities of its logits itself."""
+        return f"; it ends in {self.ending}, which is undone" if self.ending else ""
+
+    @property
     def description(self) -> str:
         """Where the representation is read, in few words."""
-        where = "the head" if self.path is None else f"'{self.path}'"
-        return f"{where}, one row per {self.row_kind}{removed_activation_note(self.ending)}"
+        where = "the head" if as_chain(self.net) is not None else f"'{self.path}'"
+        return f"{where}, one row per {self.row_kind}{self.ending_note}"
+
+
+def _gnn_steps(net: GNN) -> tuple[Step, ...]:
+    """What follows the first linear map of a `GNN`'s head."""
+    if not isinstance(getattr(net.head, "rest", None), nn.Sequential):
+        return ()
+    dropout = Step("function", "dropout", (net.config["dropout"],))
+    return Step("function", "relu"), dropout, Step("module", "head.rest.2")
 
 
 def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tensor:
@@ -408,11 +355,7 @@ def standardised_last(head: nn.Module, shift: Tensor, scale: Tensor) -> bool:
     return True
 
 
-def ends_linear(head: nn.Module) -> bool:
-    """Whether a linear map is the last that changes anything."""
-    return isinstance(_last(head), nn.Linear)
-
-
 def _last(head: nn.Module) -> nn.Module | None:
+    """The last part of a head that changes anything."""
     parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
     return parts[-1] if parts else None
