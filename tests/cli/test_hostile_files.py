@@ -198,7 +198,7 @@ def use(folder: Path) -> None:
     try:
         _ = found.history
         subject = subject_from_run(found, data=False)
-        assert subject.result.to_markdown()
+        assert subject.result.to_json()
     except InputError as error:
         one_sentence(error)
 
