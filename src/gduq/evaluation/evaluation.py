@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gduq.prediction import Prediction
 
-__all__ = ["COLUMNS", "Evaluation", "Settings"]
+__all__ = ["COLUMNS", "Evaluation", "EvaluationSettings"]
 
 COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
            "against")  # fmt: skip
@@ -41,7 +41,7 @@ class _Row(BaseModel):
     against: str
 
 
-class Settings(BaseModel):
+class EvaluationSettings(BaseModel):
     """What an evaluation was made with; see `gduq.evaluate`."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
@@ -60,7 +60,7 @@ class Settings(BaseModel):
 
 
 class _Document(BaseModel):
-    settings: Settings
+    settings: EvaluationSettings
     table: list[_Row]
 
 
@@ -104,7 +104,7 @@ class Evaluation:
         return Interval(*(float(table.iloc[0][name]) for name in _NUMBERS))
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
+        """EvaluationSettings and table as JSON, NaN as null; also written to ``path`` if given."""
         records = self.table.to_dict(orient="records")
         text = to_json({"settings": dict(self.settings), "table": records}) + "\n"
         if path is not None:

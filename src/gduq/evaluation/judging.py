@@ -22,7 +22,7 @@ from gduq import conformal, metrics
 from gduq.calibration import METHODS, Calibrator, parse_name
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation.calibrated import Calibrated, answers_of, views_of
-from gduq.evaluation.evaluation import COLUMNS, Evaluation, Settings
+from gduq.evaluation.evaluation import COLUMNS, Evaluation, EvaluationSettings
 from gduq.graphs import structure_of
 from gduq.graphs.splits import Splits
 from gduq.graphs.view import View
@@ -111,7 +111,7 @@ def evaluate(
         raise InputError("splits for subgroups=True", "none", "Pass splits=.")
     abstain = {"coverage": 0.8, "accuracy": 0.9} if abstain is None else abstain
     try:
-        settings = Settings(
+        settings = EvaluationSettings(
             about=next(iter(raw.values())).kind, fit_on=answers.fit_on, negatives=against,
             ood=shifted, alpha=alpha, bins=bins, resamples=resamples, level=level, seed=seed,
             abstain=dict(abstain),
@@ -174,7 +174,7 @@ class Case:
 
     calibrator: str
     answers: Calibrated
-    settings: Settings
+    settings: EvaluationSettings
     columns: Mapping[str, Mapping[str, Tensor]]
 
     @property
