@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
 
 __all__ = ["AsJson", "Force", "Methods", "Output", "TrustSource", "app", "counted", "echo",
-           "print_json", "print_rows", "resumable", "status", "summary_rows", "takes"]  # fmt: skip
+           "option", "print_json", "print_rows", "resumable", "status", "summary_rows",
+           "takes"]  # fmt: skip
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(help="Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."),
-]
-TrustSource = Annotated[
-    bool,
-    typer.Option(
-        "--trust-source",
-        help="Import the data that a stored config names as package.module:Name: it is code.",
-    ),
-]
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """An option of a command, with its help."""
+    return typer.Option(*names, help=text, **more)
+
+
+AsJson = Annotated[bool, option("Print JSON for machines.", "--json")]
+Output = Annotated[Path, option("File to write.", "--output", "-o")]
+Force = Annotated[bool, option("Replace a file that is there.", "--force")]
+_METHODS = "Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."
+Methods = Annotated[list[str] | None, option(_METHODS)]
+_TRUST = "Import the data that a stored config names as package.module:Name: it is code."
+TrustSource = Annotated[bool, option(_TRUST, "--trust-source")]
 
 
 class _Group(TyperGroup):
@@ -90,7 +90,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _setup(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+        bool, option("Show the version.", "--version", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
     warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)

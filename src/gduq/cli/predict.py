@@ -15,6 +15,7 @@ from gduq.cli.base import (
     app,
     counted,
     echo,
+    option,
     print_json,
     status,
     takes,
@@ -47,10 +48,10 @@ def predict(
     ],
     output: Output,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Tables: a column to copy into the answers; repeat.")
+        list[str] | None, option("Tables: a column to copy into the answers; repeat.")
     ] = None,
     rejects: Annotated[
-        Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
+        Path | None, option("File for graphs left out (default: OUTPUT.rejects.csv).")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -113,23 +114,17 @@ def predict(
 def serve(
     request: Request,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")
+        str, option("Address to listen on; 0.0.0.0 lets other machines ask.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8000,
-    max_graphs: Annotated[
-        int, typer.Option(min=1, help="Graphs a request may hold.")
-    ] = Limits.graphs,
+    port: Annotated[int, option("Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    max_graphs: Annotated[int, option("Graphs a request may hold.", min=1)] = Limits.graphs,
     max_megabytes: Annotated[
-        float, typer.Option(min=0.001, help="Megabytes a request may hold.")
+        float, option("Megabytes a request may hold.", min=0.001)
     ] = Limits.body / 2**20,
     max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests at a time; more are sent away.")
+        int, option("Requests at a time; more are sent away.", min=1)
     ] = Limits.queue,
-    max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time for a request.")
-    ] = Limits.seconds,
+    max_seconds: Annotated[float, option("Time for a request.", min=0.1)] = Limits.seconds,
 ) -> None:
     """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
 
@@ -166,9 +161,7 @@ def serve(
 def export(
     request: Request,
     output: Output,
-    like: Annotated[
-        Path, typer.Option(help="Graphs to answer for: a table, .safetensors, a TU folder.")
-    ],
+    like: Annotated[Path, option("Graphs to answer for: a table, .safetensors, a TU folder.")],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -181,10 +174,13 @@ def export(
     reads = [request.bundle, like, source_of(request.bundle)]
     check_new(output, force, (".pt2", ".onnx"), reads)
     from gduq.bundle import export as export_model
+    from gduq.data.files import stream
+    from gduq.data.outputs import Reject
 
     with status("Exporting", as_json):
         model, calibrator = request.load()
-        graphs = list(islice(request.graphs(like), _ENOUGH))
+        rows = stream(like, smiles=request.smiles_column([like]))
+        graphs = list(islice((row for _, row in rows if not isinstance(row, Reject)), _ENOUGH))
         export_model(model, output, graphs, calibrator, request.info.preprocessing)
     size = output.stat().st_size
     if as_json:

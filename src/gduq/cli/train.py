@@ -14,6 +14,7 @@ from gduq.cli.base import (
     TrustSource,
     app,
     echo,
+    option,
     print_json,
     print_rows,
     resumable,
@@ -39,10 +40,6 @@ data_app = typer.Typer(no_args_is_help=True, help="Datasets by name.")
 app.add_typer(data_app, name="data")
 
 
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
-
-
 @app.command()
 def train(
     source: Annotated[
@@ -54,42 +51,40 @@ def train(
         ),
     ],
     target: Annotated[
-        list[str] | None, _option("Column to learn; repeat for several, or 'NR-*' for all such.")
+        list[str] | None, option("Column to learn; repeat for several, or 'NR-*' for all such.")
     ] = None,
     unit: Annotated[
-        list[str] | None, _option("Unit of each target (default: in [ ] or ( ) after its name).")
+        list[str] | None, option("Unit of each target (default: in [ ] or ( ) after its name).")
     ] = None,
-    smiles: Annotated[
-        str | None, _option("Column of SMILES (default: by name or content).")
-    ] = None,
+    smiles: Annotated[str | None, option("Column of SMILES (default: by name or content).")] = None,
     task: Annotated[
-        str | None, _option("values, classes or labels, where the columns do not tell.")
+        str | None, option("values, classes or labels, where the columns do not tell.")
     ] = None,
     by: Annotated[
         str | None,
-        _option(
+        option(
             "What the test differs in: scaffold (default for molecules), size (for other graphs), "
             "group=COLUMN, time=COLUMN, or random for no shift."
         ),
     ] = None,
     method: Annotated[
         str | None,
-        _option(
+        option(
             "choose (default for your own data), plain, head, thawed, paper, anchored, ensemble, "
             "mcdropout, heads or laplace."
         ),
     ] = None,
-    at: Annotated[str | None, _option("Anchors: head, readout, input, a layer.")] = None,
-    epochs: Annotated[int | None, _option("How long to train at most.")] = None,
-    seed: Annotated[int | None, _option("Seed of everything that is random.")] = None,
+    at: Annotated[str | None, option("Anchors: head, readout, input, a layer.")] = None,
+    epochs: Annotated[int | None, option("How long to train at most.")] = None,
+    seed: Annotated[int | None, option("Seed of everything that is random.")] = None,
     settings: Annotated[
-        list[str] | None, _option("Change a value: --set training.epochs=50; repeat.", "--set")
+        list[str] | None, option("Change a value: --set training.epochs=50; repeat.", "--set")
     ] = None,
     root: Annotated[
-        Path, _option("Folder of all runs; this one gets its own in it.", "--root", "-o")
+        Path, option("Folder of all runs; this one gets its own in it.", "--root", "-o")
     ] = Path("runs"),
     dry_run: Annotated[
-        bool, _option("Show what would be read, cut and trained; write nothing.", "--dry-run")
+        bool, option("Show what would be read, cut and trained; write nothing.", "--dry-run")
     ] = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -221,17 +216,11 @@ def data_list(as_json: AsJson = False) -> None:
     from gduq.data.catalog import find, names
 
     rows = [
-        {
-            "name": name,
-            "size": family.rows,
-            "target": f"{family.classes} classes" if family.classes else "value",
-            "task": family.task,
-            "domain": family.domain,
-            "shift": name.rsplit("/", 1)[-1],
-            "source": family.source,
-        }
+        {"name": name, "size": family.rows, "task": family.task, "domain": family.domain,
+         "target": f"{family.classes} classes" if family.classes else "value",
+         "shift": name.rsplit("/", 1)[-1], "source": family.source}
         for name, family in ((name, find(name)) for name in names())
-    ]
+    ]  # fmt: skip
     print_rows(rows, as_json)
     if not as_json:
         echo("Any other name of the TU collection works as tu/<NAME>/size.")

@@ -77,11 +77,6 @@ def _line(i: int, name: str = "", measure: str = "", value: float = 0.0) -> dict
     return {"color": COLOURS[i], "linestyle": _DASHES[i], "label": label or None}
 
 
-def _band(axes: Axes, x: Any, low: Any, high: Any, i: int, lines: int) -> None:
-    alpha = 0.18 if lines <= 3 else 0.08
-    axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
-
-
 def _shares(values: Tensor, edges: Any) -> Any:
     """A histogram as shares of the rows."""
     heights, _ = np.histogram(_array(values), bins=edges)
@@ -97,9 +92,9 @@ def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
 
 
-def _intervals(axes: Axes, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
+def _intervals(axes: Axes, x: Any, y: Any, low: Any, high: Any, i: int, **style: Any) -> None:
     """Points with error bars; rounding may leave a length a little below 0."""
-    axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], **style)
+    axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], ecolor=(COLOURS[i], 0.4), **style)
 
 
 def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
@@ -117,16 +112,14 @@ def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
     named, start = _by_name(predictions), 1.0
     grid: Any = {"nrows": 2, "sharex": True, "height_ratios": [3.2, 1]}
     edges = np.linspace(0, 1, max(bins, 20) + 1)
-    strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
     with _panel(3.3, len(named), **grid) as (figure, (upper, lower)):
         upper.plot([0, 1], [0, 1], **_DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.reliability(p, bins=bins, strict=False)
             parts = curve.confidence, curve.accuracy, curve.low, curve.high
             line = _line(i, name, "ECE", metrics.ece(p, bins=bins, strict=False))
-            _intervals(upper, *(_array(part[curve.rows > 0]) for part in parts), **line,
-                       capsize=cap, marker=_MARKERS[i], elinewidth=0.7,
-                       ecolor=(COLOURS[i], strength))  # fmt: skip
+            _intervals(upper, *(_array(part[curve.rows > 0]) for part in parts), i, **line,
+                       marker=_MARKERS[i], elinewidth=0.7)  # fmt: skip
             lower.stairs(_shares(p.confidence, edges), edges, **_line(i))
             start = min(start, float(p.confidence.min()))
         start = max(0.0, np.floor(start * 10) / 10)
@@ -147,7 +140,8 @@ def calibration_curve(predictions: Predictions) -> Figure:
         for i, (name, p) in enumerate(named.items()):
             x, y, low, high = map(_array, metrics.calibration_curve(p))
             axes.plot(x, y, **_line(i, name, "area", metrics.miscalibration_area(p)))
-            _band(axes, x, low, high, i, len(named))
+            alpha = 0.18 if len(named) <= 3 else 0.08
+            axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
         axes.set(xlabel="level of the interval", ylabel="share of the truth in it", xlim=(0, 1),
                  ylim=(0, 1.01))  # fmt: skip
     return figure
@@ -160,11 +154,6 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure
         p: Predictions of one value with targets; of several, pass ``p.column(t)``.
         level: Level of the intervals.
         most: Rows that are drawn, evenly chosen where there are more.
-
-    Example:
-        >>> p = ValuePrediction(torch.zeros(9, 2), target=torch.linspace(-2, 2, 9))
-        >>> parity(p).axes[0].get_xlabel()
-        'true value'
     """
     share = f"{100 * level:g} % intervals: {100 * metrics.coverage(p, level):.0f} % hold the truth"
     part = p[torch.from_numpy(_thinned(len(p), most))]
@@ -173,10 +162,9 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure
     held = (low <= truth) & (truth <= high)
     with _panel(3.3, 2) as (figure, axes):
         for i, (rows, label) in enumerate(((held, share), (~held, "the others"))):
-            _intervals(axes, truth[rows], mean[rows], low[rows], high[rows], fmt="o",
+            _intervals(axes, truth[rows], mean[rows], low[rows], high[rows], i, fmt="o",
                        color=COLOURS[i], markersize=2.5, elinewidth=0.5, label=label,
-                       markerfacecolor="white" if i else COLOURS[0],
-                       ecolor=(COLOURS[i], 0.35))  # fmt: skip
+                       markerfacecolor="white" if i else COLOURS[0])  # fmt: skip
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
         pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
         both = (ends[0] - pad, ends[1] + pad)
@@ -192,12 +180,6 @@ def risk_coverage(predictions: Predictions) -> Figure:
 
     For classes, or one value, of which it is the RMSE of the answers. Lower is better; the grey
     line of a single prediction is what a perfect ranking would reach. The legend names each AURC.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
-        >>> risk_coverage({"vanilla": p, "anchored": p}).axes[0].get_xlabel()
-        'coverage'
     """
     named, top = _by_name(predictions), 0.0
     squared = isinstance(next(iter(named.values())), ValuePrediction)
@@ -233,12 +215,6 @@ def score_histograms(
         p_ood: Predictions on OOD rows, or up to six sets of them by name.
         score: As in `gduq.ood.score`.
         known: What the ID rows are called.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> sure, unsure = ClassPrediction(torch.eye(3) * 9), ClassPrediction(torch.eye(3))
-        >>> score_histograms(sure, unsure, "entropy").axes[0].get_xlabel()
-        'entropy'
     """
     score = score or p_id.ood_scores[0]
     sets = {known: p_id, **_by_name(p_ood, "OOD", most=6)}
@@ -256,8 +232,8 @@ def score_histograms(
         called = {"msp": "1 − confidence", "std": "standard deviation"}.get(score, score)
         axes.set(xlabel=called, ylabel="share of rows", ylim=(0, None))
         if axes.get_ylim()[1] > _PILE:
-            axes.set(yscale="log", ylabel="share of rows (log)")
-            axes.set_ylim(0.5 / min(map(len, scores.values())), 1.3)
+            least = 0.5 / min(map(len, scores.values()))
+            axes.set(yscale="log", ylabel="share of rows (log)", ylim=(least, 1.3))
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report: scorecards, labels, groups of rows, detection of shift."""
+"""The tables of a report: scorecards, labels, groups of rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from gduq.report.results import (
 )
 from gduq.report.subject import UNKNOWN, Subject, main_split, split_names
 
-__all__ = ["ReportTable", "TableCell", "apart", "detection", "label_table", "scorecards",
-           "subgroups"]  # fmt: skip
+__all__ = ["ReportTable", "TableCell", "apart", "label_table", "scorecards", "subgroups"]
 
 _BESIDE = 3  # subjects side by side
 _OF_LABEL = [COLUMNS[n] for n in ("roc_auc", "average_precision", "balanced_accuracy", "ece")]
@@ -43,13 +42,12 @@ class TableCell:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table with a caption; the first column names the rows, columns after ``words`` count."""
+    """A table with a caption; the first column names the rows, the others hold numbers."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     note: str = ""
-    words: int = 1
 
 
 def _number(
@@ -170,17 +168,3 @@ def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
         title = f"Parts of {split}: {part}" if part else f"Parts of {split}"
         found.append(ReportTable(title, ("Group", "Rows", *heads), rows, note))
     return [table for table in found if table.rows]
-
-
-def detection(subjects: Sequence[Subject]) -> ReportTable | None:
-    """How well each uncertainty tells shifted rows from those of known kind."""
-    rows = []
-    for subject in subjects:
-        table = subject.rows("ood")
-        keys = table[table["calibrator"] == "none"][["split", "variant", "against"]]
-        for split, score, against in keys.drop_duplicates().itertuples(index=False):
-            found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
-            words = (subject.name, score, f"{split} against {against}")
-            rows.append((*map(TableCell, words), *map(_number, found)))
-    columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return ReportTable("Telling shifted rows apart", columns, rows, words=3) if rows else None
