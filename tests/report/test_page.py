@@ -218,9 +218,9 @@ def test_many_subjects_are_all_in_tables():
 
 
 def test_the_order_of_splits():
-    names = ["noise=10", "noise=2", "other", "ood_test", "train", "id_val"]
+    names = ["noise=2", "noise=10", "other", "ood_test", "train", "id_val"]
     subject = Subject("a", dict.fromkeys(names, prediction()))
-    assert split_names([subject]) == ["id_val", "ood_test", "other", "noise=2", "noise=10"]
+    assert split_names([subject]) == ["id_val", "ood_test", "noise=2", "noise=10", "other"]
     assert main_split([subject]) == "ood_test"
 
 

@@ -56,8 +56,8 @@ def demo(
             for who in (PLAIN, OURS)}  # fmt: skip
     seconds = results.groupby("model")["seconds"].mean()
     echo(
-        "A network learns the role of nodes in a graph, mostly from their colours. Then colours "
-        "go missing; at last (ood_test) they mislead. How sure is it, and how often is it right?\n"
+        "A network learns the role of nodes in a graph, mostly from their colours. Then colours go "
+        "missing; at last (ood_test) they mislead. How sure is it, and how often is it right?\n"
     )
     print_rows(stages.round(2).reset_index().to_dict("records"))
     echo(

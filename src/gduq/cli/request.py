@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import option
+from gduq.cli.base import Text, Texts, option
 from gduq.errors import InputError
 from gduq.serve.settings import Limits, Settings
 
@@ -27,54 +27,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "make_network", "source_of"]
 
+_NOVEL = "Rows above it are unlike training data; 1 for no limit."
+_DISAGREE = "Hypotheses disagree above this quantile of known rows; 1: never."
+
 
 @dataclass(frozen=True)
 class Request:
     """The options of commands that answer with a saved model."""
 
     bundle: Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
-    calibration_data: Annotated[
-        Path | None, option("Labelled graphs like those of training; sets the thresholds.")
-    ] = None
-    alpha: Annotated[float, option("Accepted misses of conformal sets and intervals.")] = (
-        Settings.alpha
-    )
-    coverage: Annotated[
-        float, option("Share of rows like the calibration data to be answered.")
-    ] = Settings.coverage
-    accuracy: Annotated[float | None, option("Accuracy of the answers, instead of --coverage.")] = (
-        None
-    )
-    per_class: Annotated[
-        bool, option("Conformal sets hold every class, or yes and no, that often.", "--per-class")
-    ] = False
-    max_novelty: Annotated[
-        float, option("Rows above it are unlike training data; 1 for no limit.")
-    ] = Settings.max_novelty
-    max_epistemic: Annotated[
-        float, option("Hypotheses disagree above this quantile of the calibration data; 1: never.")
-    ] = Settings.max_epistemic
-    ood_score: Annotated[
-        str | None, option("A score of gduq.ood, mahalanobis or knn (default: novelty).")
-    ] = None
-    smiles: Annotated[
-        str | None, option("Tables: the column of SMILES (default: as in training).")
-    ] = None
-    target: Annotated[
-        list[str] | None,
-        option("Tables: columns of labels (default: as in training); repeat, or 'NR-*'."),
-    ] = None
-    batch_size: Annotated[
-        int, option("Graphs in memory, and in one pass of the model, at a time.", min=1)
-    ] = Limits.batch
+    calibration_data: Annotated[Path | None, option("Labelled graphs, for thresholds.")] = None
+    alpha: Annotated[float, option("Accepted misses of sets and intervals.")] = Settings.alpha
+    coverage: Annotated[float, option("Share of known rows to be answered.")] = Settings.coverage
+    accuracy: Annotated[float | None, option("Accuracy of answers, not --coverage.")] = None
+    per_class: Annotated[bool, option("Sets hold every class that often.", "--per-class")] = False
+    max_novelty: Annotated[float, option(_NOVEL)] = Settings.max_novelty
+    max_epistemic: Annotated[float, option(_DISAGREE)] = Settings.max_epistemic
+    ood_score: Annotated[Text, option("A score of gduq.ood (default: novelty).")] = None
+    smiles: Annotated[Text, option("Tables: column of SMILES (default: as in training).")] = None
+    target: Annotated[Texts, option("Tables: columns of labels; repeat, or 'NR-*'.")] = None
+    batch_size: Annotated[int, option("Graphs in memory at a time.", min=1)] = Limits.batch
     device: Annotated[str, option("Where to compute: cpu, cuda, ...")] = "cpu"
-    net: Annotated[
-        str | None,
-        option("package.module:Name that builds the network, where it is not gduq's own."),
-    ] = None
-    call: Annotated[
-        str | None, option("package.module:name of the function the model is called with, if any.")
-    ] = None
+    net: Annotated[Text, option("package.module:Name that builds a network of one's own.")] = None
+    call: Annotated[Text, option("package.module:name of what the model is called with.")] = None
 
     # -- the model -----------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from gduq.cli.base import (
     AsJson,
     Force,
     Methods,
+    Text,
+    Texts,
     TrustSource,
     app,
     echo,
@@ -29,6 +31,7 @@ from gduq.data.outputs import check_new
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.calibration import Calibrator
     from gduq.evaluation import Evaluation
     from gduq.runs.folder import RunFolder
 
@@ -41,10 +44,7 @@ _SHOWN = 20  # rows left out that are named one by one
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")],
     method: Methods = None,
-    output: Annotated[
-        Path | None,
-        option("Also save the model with the (one) calibrator here.", "--output", "-o"),
-    ] = None,
+    output: Annotated[Path | None, option("Save model and calibrator.", "--output", "-o")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -70,18 +70,10 @@ def calibrate(
 @takes(Request, "bundle", "smiles", "target", "net", "call")
 def evaluate(
     request: Request,
-    data: Annotated[
-        list[str] | None,
-        option("Judge on files of labelled graphs: [split=]FILE; repeat."),
-    ] = None,
+    data: Annotated[Texts, option("Judge on labelled files: [split=]FILE; repeat.")] = None,
     method: Methods = None,
-    subgroups: Annotated[
-        bool, option("Also groups of rows: by degree and size.", "--subgroups")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        option("Write to this .json or .md file instead.", "--output", "-o"),
-    ] = None,
+    subgroups: Annotated[bool, option("Also by degree and size.", "--subgroups")] = False,
+    output: Annotated[Path | None, option("A .json or .md file.", "--output", "-o")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -137,7 +129,7 @@ def _on_files(
             raise InputError("a split of its own for every file", text, "Use --data split=FILE.")
         found[split], bad = request.labelled(service, Path(name))
         rejects += map(str, bad)
-    calibrators = [*([] if saved is None else [saved]), *methods]
+    calibrators: list[str | Calibrator] = [*([] if saved is None else [saved]), *methods]
     measured = evaluate(found, None, calibrators, subgroups=subgroups)
     return replace(measured, settings={**measured.settings, "rejected": rejects})
 
@@ -148,9 +140,7 @@ def report(
     output: Annotated[Path, option("File to write, .html or .json.", "--output", "-o")] = Path(
         "report.html"
     ),
-    title: Annotated[
-        str | None, option("Title of the page (default: the target and its file).")
-    ] = None,
+    title: Annotated[Text, option("Title of the page (default: target and file).")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,

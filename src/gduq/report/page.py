@@ -35,10 +35,8 @@ def build(
 ) -> str:
     """One self-contained HTML page: no network, no script, for screens, phones and paper.
 
-    Args:
-        subjects: What to report on; the first one is what the others are compared with.
-        title: Title of the page; by default the target and the file it is learned from.
-        reproduce: The command that makes the same again.
+    The first subject is what the others are compared with. The title is by default the target and
+    the file it is learned from; ``reproduce`` is the command that makes the same again.
 
     Example:
         >>> import torch
@@ -67,7 +65,6 @@ def build(
             classes=first.example.names if first.names == ("",) else (),
             labels=tables.label_table(found),
             drawn=examples_of(drawn, split),
-            subgroups=tables.subgroups(found),
             targets_left_out=first.names[_BLOCKS:],
             models_left_out=[s.name for s in found[_MODELS:]],
             histograms=list(_histograms(drawn[:_MODELS])),
@@ -185,6 +182,6 @@ def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
         p, q = (result_of(s, split, part).p for split in (known, shifted))
         novel = p.novelty is not None and q.novelty is not None
         for score in (None, "novelty") if novel else (None,):
-            draw = partial(plots.score_histograms, p, score=score, known=known)
-            panel = (f"{s.name}: {part}" if part else s.name, {shifted: q})
+            draw = partial(plots.score_histograms, p, score=score, names=(known, shifted))
+            panel = (f"{s.name}: {part}" if part else s.name, q)
             yield from _draw([panel], draw, "Uncertainty of known and shifted rows")

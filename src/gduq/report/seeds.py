@@ -37,10 +37,9 @@ def is_clear(found: Interval | None) -> bool:
 def mean_over_runs(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> Interval:
     r"""The mean of a number over n training runs, judged on the same rows.
 
-    Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
-    intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
-    none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
-    errors do, in squares. No interval leaves the range of its measure, where that has one.
+    Half-widths of the intervals over rows are averaged (averaging runs removes none of the noise of
+    the rows); with :math:`t\,s/\sqrt n` of the runs' values they add as independent errors do, in
+    squares. No interval leaves the range of its measure, where that has one.
 
     Example:
         >>> mean_over_runs([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])

@@ -36,7 +36,7 @@ class Subject:
         cost: Such as ``train_seconds`` and ``predict_seconds``; shown as ratios to the first
             subject, so any unit will do.
         config: What it was made with; shown as JSON.
-        splits: The data, for drawn molecules and subgroups.
+        splits: The data, for drawn molecules.
         evaluation: What `gduq.evaluate` found; computed when missing.
         info: Versions and machine of the run; those of this process when missing.
         runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled`
@@ -79,8 +79,7 @@ class Subject:
         if self.evaluation is not None:
             return self.evaluation
         shifted = [n for n in self.predictions if n.startswith("ood") or "=" in n]
-        groups = self.splits is not None
-        return evaluate(self.predictions, self.splits, ood=shifted, subgroups=groups)
+        return evaluate(self.predictions, ood=shifted)
 
     def rows(self, kind: str) -> pd.DataFrame:
         """What the evaluation measured of one kind."""
