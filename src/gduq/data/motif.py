@@ -122,7 +122,8 @@ def draw_recipe(
             follows = torch.rand(fifth, generator=generator) < ratio
             index = torch.where(follows, motif, randint(0, 3, fifth))
             parts.append(recipe(values[index], motif))
-    cut = leave_out(*torch.arange(sum(counts)).split(counts), holdout, generator)
+    pool_, val, test = torch.arange(sum(counts)).split(counts)
+    cut = leave_out(pool_, val, test, holdout, generator)
     return MotifRecipe(*map(torch.cat, zip(*parts, strict=True))), cut
 
 

@@ -274,7 +274,8 @@ def _draw(molecule: Any) -> tuple[str]:
     if molecule.GetNumAtoms() > _MOST_DRAWN:
         raise InputError(f"at most {_MOST_DRAWN} atoms to draw", molecule.GetNumAtoms())
     canvas = rdMolDraw2D.MolDraw2DSVG(240, 160)
-    canvas.drawOptions().clearBackground = False  # type: ignore[attr-defined]
+    options: Any = canvas.drawOptions()
+    options.clearBackground = False
     rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
     return (str(canvas.GetDrawingText()),)
