@@ -68,7 +68,8 @@ def laplacian_encoding(edge_index: Tensor, num_nodes: int, k: int = 4) -> Tensor
 def add_laplacian(packed: Packed, k: int = 4) -> Packed:
     """The same graphs with an attribute ``pe [n, k]``."""
     batch = packed.collate()
-    return packed.with_nodes(pe=laplacian_encoding(batch.edge_index, int(batch.ptr[-1]), k))
+    pe = laplacian_encoding(batch.edge_index, int(batch.ptr[-1]), k)
+    return packed.with_columns({"pe": pe})
 
 
 def _encode(normalised: sp.csr_matrix, start: int, stop: int, columns: int) -> np.ndarray:

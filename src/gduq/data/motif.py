@@ -58,8 +58,8 @@ def load_motif(
         found = cached_tensors(
             lambda: {"pe": add_laplacian(packed, pe).tensors["pe"]}, root, name, seed=seed, pe=pe
         )
-    nodes = int(packed.node_ptr[-1])
-    packed = packed.with_nodes(**found) if pe else packed.with_nodes(x=torch.ones(nodes, 1))
+    else:
+        found = {"x": torch.ones(int(packed.node_ptr[-1]), 1)}
     what = "base graph" if domain == "basis" else "size of the base graph"
     how = {
         "covariate": f"Training and test differ in the {what}",
@@ -70,7 +70,9 @@ def load_motif(
         "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
         f"tenth of the labels is drawn anew. {how}. {feature}"
     )
-    splits = make_splits(View(packed), cut, recipe.domain, name=name, description=text)
+    splits = make_splits(
+        View(packed.with_columns(found)), cut, recipe.domain, name=name, description=text
+    )
     return splits.with_(class_names=MOTIFS, sources=("generated on this machine",))
 
 
