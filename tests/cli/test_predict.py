@@ -221,18 +221,6 @@ def test_molecules_from_a_table(tmp_path):
     assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []  # the list above says nothing of these
 
 
-def test_a_tu_folder(tmp_path):
-    folder = tmp_path / "TINY"
-    folder.mkdir()
-    (folder / "TINY_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n")
-    (folder / "TINY_graph_indicator.txt").write_text("1\n1\n2\n2\n")
-    (folder / "TINY_graph_labels.txt").write_text("-1\n7\n")  # classes the model never heard of
-    (folder / "TINY_node_attributes.txt").write_text("1,2,3\n" * 4)
-    out = tmp_path / "out.csv"
-    run("predict", bundle(tmp_path / "model"), folder, "-o", out)
-    assert [row["row"] for row in rows_of(out)] == ["0", "1"]
-
-
 def test_doubles_are_read_by_a_network_of_singles(tmp_path, model, graphs):
     doubles = rings(30, seed=1)
     for graph in doubles:

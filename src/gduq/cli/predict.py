@@ -43,7 +43,7 @@ _ENOUGH = 20  # graphs that are looked at before an export
 def predict(
     request: Request,
     graphs: Annotated[
-        list[Path], typer.Argument(help=".csv or .tsv with SMILES, .safetensors, TU folders.")
+        list[Path], typer.Argument(help=".csv or .tsv with SMILES, or .safetensors.")
     ],
     output: Output,
     keep: Annotated[
@@ -166,9 +166,7 @@ def serve(
 def export(
     request: Request,
     output: Output,
-    like: Annotated[
-        Path, typer.Option(help="Graphs to answer for: a table, .safetensors, a TU folder.")
-    ],
+    like: Annotated[Path, typer.Option(help="Graphs to answer for: a table or .safetensors.")],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

@@ -50,18 +50,14 @@ def load(
     """A benchmark by name, cut for training and for judging under shift.
 
     Args:
-        name: One of `names`, such as ``"motif/basis/covariate"``; ``tu/<NAME>/size`` takes any name
-            of the TU collection.
-        root: Folder for processed and downloaded files; ``None`` means ``GDUQ_CACHE``, else the
-            user's cache folder. Raw files are looked up under ``GDUQ_DATA`` first, which is never
-            written to.
+        name: One of `names`; ``tu/<NAME>/size`` takes any name of the TU collection.
+        root: Folder for processed and downloaded files, see `gduq.data.cache.cache_root`. Raw files
+            are looked up under ``GDUQ_DATA`` first, which is never written to.
         seed: Of all that is random: generated graphs, splits, colours.
-        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion; ``None``
-            for all.
+        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion.
 
     Example:
-        >>> import tempfile
-        >>> splits = load("cbas/color/covariate", root=tempfile.mkdtemp())
+        >>> splits = load("cbas/color/covariate")
         >>> {split: len(view) for split, view in splits}
         {'train': 420, 'id_val': 70, 'id_test': 70, 'ood_val': 70, 'ood_test': 70}
     """
