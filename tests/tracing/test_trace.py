@@ -182,6 +182,8 @@ BETWEEN: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "constant": lambda n, z: (z - n.units) / n.units,
     "view": lambda n, z: z.view(z.size(0), -1).contiguous(),
     "dropout": lambda n, z: F.dropout(z, 0.4, n.training),
+    "dropout_default": lambda n, z: F.dropout(z, training=n.training),
+    "dropout_native": lambda n, z: torch.dropout(z, p=0.4, train=n.training),
     "dropout_0": lambda n, z: F.dropout(z, 0.0, n.training),
     "input_by_name": lambda n, z: F.relu(input=z),
 }

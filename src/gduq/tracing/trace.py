@@ -63,7 +63,7 @@ class Event(NamedTuple):
     before: tuple[int, ...]  # shape of the first value it read
     after: tuple[int, ...]  # shape of the first value it made
     straight: bool = True  # whether it made one value out of one tensor
-    args: tuple[object, ...] = ()  # other arguments; constants of the network are numbers
+    args: tuple[Any, ...] = ()  # other arguments; constants of the network are numbers
     kwargs: Mapping[str, Any] = {}  # the same by name
 
 
@@ -250,8 +250,9 @@ def _function_step(event: Event) -> Step | None:
     """A call of a torch function on one tensor as a step, or ``None``."""
     args, kwargs = list(event.args), {k: v for k, v in event.kwargs.items() if k != "inplace"}
     if event.function == "dropout":
-        p, training = (*args, *(kwargs[k] for k in ("p", "training", "train") if k in kwargs))[:2]
-        return None if training else Step("function", "dropout", (p,))  # else it always drops
+        known = {"p": 0.5, "training": True} | dict(zip(("p", "training"), args, strict=False))
+        known |= {"training": kwargs.pop("train", known["training"])} | kwargs
+        return None if known["training"] else Step("function", "dropout", (known["p"],))
     args = [arg for arg in args if not isinstance(arg, bool)]  # "inplace"
     plain = all(isinstance(v, (int, float, str, tuple)) for v in (*args, *kwargs.values()))
     if event.function not in _FUNCTIONS or not plain:
