@@ -250,7 +250,8 @@ def _function_step(event: Event) -> Step | None:
     """A call of a torch function on one tensor as a step, or ``None``."""
     args, kwargs = list(event.args), {k: v for k, v in event.kwargs.items() if k != "inplace"}
     if event.function == "dropout":
-        known = {"p": 0.5, "training": True} | dict(zip(("p", "training"), args, strict=False))
+        known: dict[str, Any] = {"p": 0.5, "training": True}
+        known |= dict(zip(("p", "training"), args, strict=False))
         known |= {"training": kwargs.pop("train", known["training"])} | kwargs
         return None if known["training"] else Step("function", "dropout", (known["p"],))
     args = [arg for arg in args if not isinstance(arg, bool)]  # "inplace"
