@@ -25,7 +25,7 @@ from gduq._torch import isolated
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
 from gduq.errors import InputError, warn_user
-from gduq.graphs import Rows, on_device
+from gduq.graphs import on_device
 from gduq.graphs.view import View
 from gduq.models.ensemble import seeded
 from gduq.models.laplace import LastLayerLaplace
@@ -45,7 +45,7 @@ from gduq.training.finishing import (
     affordable,
     clean_and_shifted_weights,
     copies_of,
-    fit_novelty_slope,
+    fit_novelty,
     labelled_outputs,
     warn_of_few,
 )
@@ -55,18 +55,9 @@ from gduq.training.heads import TrunkRows, fit_on_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
-__all__ = [
-    "PLANS",
-    "Candidate",
-    "Candidates",
-    "Plan",
-    "choose",
-    "fit_mixture_weights",
-    "mixture_weights",
-    "prior_counts",
-    "stack",
-]
+__all__ = ["Candidate", "Candidates", "choose", "fit_mixture_weights", "mixture_weights", "stack"]
 
 PLAIN_PRIOR = 2.0  # validation rows that count for the plain network before any is seen
 EVEN, MOST_EVEN = 0.1, 50.0  # a share of the rows counts for an even mixture; so many at most
@@ -78,7 +69,7 @@ SAME = 1e-4  # losses of two models that differ by no more on any row are those 
 _ANCHORS = 3  # as many passes as an ensemble of three; more cost time and change nothing
 _BATCH = 256
 _ROWS = 256  # that show what the outputs of a network mean
-_HEAD = Recipe.head(mask=0.05)  # one share will do: others end up beside it in the mixture
+_MASK = 0.05  # one share will do: others end up beside it in the mixture
 
 _ALONE = (
     "only the calibrated network is left to choose from: it has no head that reads row by row, and "
@@ -161,22 +152,17 @@ def choose(
 
 
 def _check(net: Any, val: Any, budget: Any, epochs: int | None) -> None:
-    if not isinstance(net, nn.Module):
-        raise InputError("a trained network, a torch module", type(net).__name__)
-    if isinstance(net, Predictor):
+    if not isinstance(net, nn.Module) or isinstance(net, Predictor):
         do = "Pass the network that you wrapped."
-        raise InputError("a network that is not wrapped", type(net).__name__, do)
+        raise InputError("a trained network, a torch module", type(net).__name__, do)
     number = isinstance(budget, Real) and not isinstance(budget, bool)
     if not number or not 1 <= budget <= 100:
         raise InputError("budget from 1 to 100, in trainings of the network", repr(budget))
-    if budget >= 1.5 and epochs is None:
-        raise InputError(
-            f"epochs=, how long the network was trained, with budget={budget}",
-            "none",
-            "Pass it, or a budget of 1.2, which does without more training of the network.",
-        )
-    if epochs is not None and check_int("epochs", epochs) < 1:
-        raise InputError("epochs of at least 1, as many as the network was trained for", epochs)
+    if epochs is not None:
+        check_int("epochs, as many as the network was trained for,", epochs, 1)
+    elif budget >= 1.5:
+        do = "Pass it, or a budget of 1.2, which does without more training of the network."
+        raise InputError(f"epochs=, how long it was trained, with budget={budget}", "none", do)
     if val is None:
         raise InputError("validation data to choose by", "none", "Pass val.")
 
@@ -184,47 +170,31 @@ def _check(net: Any, val: Any, budget: Any, epochs: int | None) -> None:
 # -- candidates ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A training that `gduq.choose` may do."""
-
-    budget: float  # the least one that has it
-    at: int | str | None  # where the anchors are, as in `Recipe`; None: no anchors
-    share: float  # of the epochs that the network was trained for
-    scope: Scope = "row"  # who shares an anchor
-    mask: float = 0.05  # share of masked rows
-    draws: int = 1  # anchors per row and step
-    fresh: int = 0  # 0: it goes on from the trained network; 1, 2, ...: from weights drawn anew
-
-    def __str__(self) -> str:
-        if self.at is None:
-            return f"network {self.fresh + 1}"
-        layer = "the last layer" if self.at == -1 else f"layer {self.at}"
-        place = self.at if isinstance(self.at, str) else layer
-        shared = ", one anchor per graph" if self.scope == "graph" else ""
-        return f"{'from scratch' if self.fresh else 'trained on'}, anchors at {place}{shared}"
-
-
-_NETWORKS = (Plan(2.5, None, 1.0, fresh=1), Plan(3.5, None, 1.0, fresh=2))
-_NODES = (Plan(1.5, -1, 0.03), Plan(1.5, 1, 0.125), *_NETWORKS)
-_GRAPHS = (Plan(1.5, "input", 0.08, "graph"), Plan(1.5, "input", 0.1), *_NETWORKS)
-# By what the rows are, the cheapest first; docs/choices.md has the search.
-PLANS: Mapping[Rows, Sequence[Plan]] = {"node": _NODES, "edge": _NODES, "graph": _GRAPHS}
-
-
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A calibrated model with what is known of it."""
 
     name: str
-    budget: float  # the least one that has it
     model: Predictor
     seconds: float  # that it took to train
     losses: Tensor  # of validation rows, then of each copy of them [1 + copies, n]
     predicting: float  # seconds it takes to predict the validation rows
 
 
-_Making = tuple[str, float, Callable[[], Predictor]]  # name, least budget, how to make it
+@dataclass(frozen=True)
+class Plan:
+    """How a trained network trains on with anchors; docs/choices.md has the search."""
+
+    name: str
+    at: int | str  # where the anchors are, as in `Recipe`
+    share: float  # of the epochs that the network was trained for
+    scope: Scope = "row"  # who shares an anchor
+
+
+_LAST = Plan("the last layer", -1, 0.03)
+_INNER = Plan("layer 1", 1, 0.125)
+_GRAPHS = (Plan("input, one anchor per graph", "input", 0.08, "graph"), Plan("input", "input", 0.1))
+_Making = tuple[str, Callable[[], Predictor]]  # a candidate's name, and how to make it
 
 
 class Candidates:
@@ -235,31 +205,25 @@ class Candidates:
         self.seed, self.train, val = fit.settings.seed, fit.train, fit.val
         assert val is not None
         self.val = val if isinstance(val, View) else val.in_order()  # rows are compared
-        device = device_of_model(plain)
-        self.first = on_device(first_graph(fit.train), device)
+        self.first = on_device(first_graph(fit.train), device_of_model(plain))
         self.cached: list[TrunkRows] = []  # of the networks that have a head, the plain one first
         rows = self._run_trunk(plain)
         if rows is not None:
             plain.target = rows.target
-        else:
-            generator = torch.Generator().manual_seed(self.seed)
-            graph = on_device(some(self.train, _ROWS, _BATCH, generator)[0], device)
-            y = truths(self.train, "train")
-            plain.target = infer_target_of(plain, [graph], y, True, fit.infer)
-            plain.target.check_val(truths(self.val, "val"), y)
-        start = time.perf_counter()
-        labelled_outputs(plain, self.val, _BATCH)
-        self.pass_seconds = time.perf_counter() - start
+            return
+        generator = torch.Generator().manual_seed(self.seed)
+        graph = on_device(some(self.train, _ROWS, _BATCH, generator)[0], device_of_model(plain))
+        y = truths(self.train, "train")
+        plain.target = infer_target_of(plain, [graph], y, True, fit.infer)
+        plain.target.check_val(truths(self.val, "val"), y)
 
     def __iter__(self) -> Iterator[Candidate]:
         """Train and calibrate them; what the network does not allow is left out, with a warning."""
-        for name, budget, make in self._makings():
-            if budget > self.budget:
-                continue
+        for name, make in self._makings():
             start = time.perf_counter()
             try:
                 model = make()
-                found = self.calibrated(name, budget, model, time.perf_counter() - start)
+                found = self._calibrated(name, model, time.perf_counter() - start)
             except InputError as error:
                 if name == "plain":
                     raise
@@ -268,78 +232,76 @@ class Candidates:
             yield found
 
     def _makings(self) -> Iterator[_Making]:
-        """How to make every candidate, the cheapest first."""
-        yield "plain", 1.0, lambda: self.plain
+        """The cheapest first."""
+        yield "plain", lambda: self.plain
         for rows in self.cached[:1]:
-            yield self.without_training(rows, 1.0)
-            head = partial(Anchored, rows.trunk.net, _HEAD)
-            yield "anchored head", 1.2, partial(self.on_trunk, head, rows)
-        has_head = bool(self.cached)
-        for i, plan in enumerate(self._plans if self.fit.settings.epochs else ()):
-            # Without a head there is nothing cheaper than the first of them.
-            budget = plan.budget if has_head or i else 1.2
-            before = len(self.cached)
-            yield str(plan), budget, partial(self.planned, plan)
-            for rows in self.cached[before:]:  # of a network that was trained anew
-                yield self.without_training(rows, budget, f", {plan}")
-            del self.cached[before:]
+            yield self._without_training(rows)
+            if self.budget >= 1.2:
+                head = partial(Anchored, rows.trunk.net, Recipe.head(mask=_MASK))
+                yield "anchored head", partial(self._on_trunk, head, rows)
+        if self.fit.settings.epochs is None:
+            return
+        # Without a head there is nothing cheaper than the first of them.
+        most = 2 if self.budget >= 1.5 else int(self.budget >= 1.2 and not self.cached)
+        for plan in self._plans()[:most]:
+            yield f"trained on, anchors at {plan.name}", partial(self._trained_on, plan)
+        for number, least in ((2, 2.5), (3, 3.5)):
+            if self.budget >= least:
+                yield f"network {number}", partial(self._another, number)
+                if len(self.cached) > 1:
+                    yield self._without_training(self.cached[1], f", network {number}")
+                del self.cached[1:]
 
-    @property
-    def _plans(self) -> Iterator[Plan]:
-        """The plans for places that the network has, each place once."""
-        known = set[tuple[object, ...]]()
-        chain, trunk = as_chain(self.plain.net), self.plain.trunk
+    def _plans(self) -> Sequence[Plan]:
+        """By what the rows are, at places that the network has."""
+        trunk, chain = self.plain.trunk, as_chain(self.plain.net)
+        if trunk is None or trunk.row_kind == "graph":
+            return _GRAPHS
         if chain is not None:
             layers = sum(isinstance(point, int) for point in chain.points) + 1
         else:
             layers = len(trace(self.plain.net, self.first, self.plain.call).layers)
-        for plan in PLANS["graph" if trunk is None else trunk.row_kind]:
-            place = layers - 1 if plan.at == -1 else plan.at
-            key = place, plan.scope, plan.fresh
-            if key not in known and (not isinstance(place, int) or 0 <= place < layers):
-                known.add(key)
-                yield plan
+        return (_LAST, _INNER) if layers > 2 else (_LAST,) * (layers > 0)
 
-    def without_training(self, rows: TrunkRows, budget: float, whose: str = "") -> _Making:
+    def _without_training(self, rows: TrunkRows, whose: str = "") -> _Making:
         """What a network with a head allows in one pass over the training rows."""
         values = rows.target.has_units
         name, kind = ("Laplace", LastLayerLaplace) if values else ("neighbours", Neighbours)
-        return f"{name}{whose}", budget, partial(self.on_trunk, partial(kind, None), rows)
+        return f"{name}{whose}", partial(self._on_trunk, partial(kind, None), rows)
 
-    def on_trunk(self, make: Callable[..., Predictor], rows: TrunkRows) -> Predictor:
+    def _on_trunk(self, make: Callable[..., Predictor], rows: TrunkRows) -> Predictor:
         """A model that stands on the trunk of these rows; heads learn until validation rows end
         it."""
         model = make(call=self.plain.call, seed=self.seed, trunk=rows.trunk)
         fit_on_rows(model, rows, replace(self.fit.settings, epochs=None, lr=None, batch_size=None))
         return model
 
-    def planned(self, plan: Plan) -> Predictor:
-        """The network trained on with anchors, or another one of its kind."""
+    def _trained_on(self, plan: Plan) -> Predictor:
         net, call = copied(self.plain.net).requires_grad_(True), self.plain.call
-        if plan.fresh:
-            net = seeded(lambda _: redraw(net), self.seed + 100 * plan.fresh).train()
-        if plan.at is None:
-            network = Network(net, call)
-            self._trained(network, plan.share)
-            self._run_trunk(network)
-            return network
         # What a network of one's own makes of its input first may be an embedding of categories.
         embeds = plan.at == "input" and as_chain(net) is None
         recipe = Recipe.thawed(
             at=0 if embeds else plan.at,
             anchors="gaussian" if embeds else None,
-            init="random" if plan.fresh else "identity",
             scope=plan.scope,
             num_anchors=_ANCHORS,
-            mask=plan.mask,
-            draws=plan.draws,
+            mask=_MASK,
+            draws=1,
         )
         return self._trained(Anchored(net, recipe, call, self.seed, self.first), plan.share)
 
-    def _trained(self, model: Predictor, share: float) -> Predictor:
+    def _another(self, number: int) -> Predictor:
+        """A network of the same kind, trained from weights drawn anew."""
+        net = copied(self.plain.net).requires_grad_(True)
+        net = seeded(lambda _: redraw(net), self.seed + 100 * (number - 1)).train()
+        network = Network(net, self.plain.call)
+        self._trained(network)
+        self._run_trunk(network)
+        return network
+
+    def _trained(self, model: Predictor, share: float = 1.0) -> Predictor:
         settings = self.fit.settings
-        assert settings.epochs is not None
-        epochs = max(1, round(settings.epochs * share))
+        epochs = max(1, round((settings.epochs or 0) * share))
         replace(self.fit, settings=replace(settings, epochs=epochs)).run(model, None)
         model.novelty = Novelty()  # the mixture has one for all
         return model
@@ -351,8 +313,7 @@ class Candidates:
             return None
         trunk.requires_grad_(False)
         # What trains on needs the copies later; else each is gone once the trunk saw it.
-        least = min(plan.budget for plan in PLANS[trunk.row_kind])
-        trains = self.fit.settings.epochs is not None and self.budget >= least
+        trains = self.fit.settings.epochs is not None and self.budget >= 1.5
         copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
         known = network.target  # what a network was trained for here
         infer = self.fit.infer if known is None else lambda _: known
@@ -363,28 +324,22 @@ class Candidates:
     @cached_property
     def _graphs(self) -> HoldoutData:
         copies = list(copies_of(self.val, self.seed))
-        return HoldoutData(self.train, self.val, copies, _BATCH, self.seed)
+        return HoldoutData(self.train, self.val, copies, _BATCH)
 
     def holdout(self, model: Predictor) -> HoldoutData:
         """Rows and copies for a model: those that its trunk has given, if it reads them."""
         on_its_trunk = (rows for rows in self.cached if rows.trunk is model.trunk)
         return next(on_its_trunk, self._graphs)
 
-    def calibrated(self, name: str, budget: float, model: Predictor, seconds: float) -> Candidate:
+    def _calibrated(self, name: str, model: Predictor, seconds: float) -> Candidate:
         """Calibrate a model, and note the losses of validation rows and copies."""
-        holdout = self.holdout(model)
-        model.eval()
-        sets = holdout.calibrate(model)
+        sets = self.holdout(model.eval()).calibrate(model)
         assert model.target is not None
-        assert holdout.val is not None
         start = time.perf_counter()
-        labelled_outputs(model, holdout.val, _BATCH)
+        labelled_outputs(model, self.val, _BATCH)
         predicting = time.perf_counter() - start
-        if isinstance(holdout, TrunkRows):
-            predicting += self.pass_seconds
-        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, _ in sets]
-        losses = torch.stack(found).double().cpu()
-        return Candidate(name, budget, model, seconds, losses, predicting)
+        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, *_ in sets]
+        return Candidate(name, model, seconds, torch.stack(found).double().cpu(), predicting)
 
 
 # -- weights -------------------------------------------------------------------------------------
@@ -401,11 +356,11 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     mixed = Stack(members, list(weights.values()))
     # No temperature of its own: it would take back the doubt that mixing adds (docs/choices.md),
     # unless that doubt costs validation rows too much.
-    clean = labelled_outputs(mixed, candidates.val, _BATCH, describe=True)
+    clean = labelled_outputs(mixed, candidates.val, _BATCH, features=True)
     assert mixed.target is not None
     mixed.set_temperature(affordable(mixed.target, clean, 1.0), found[0].model.calibration)
-    candidates.holdout(members[0]).fit_novelty(mixed, candidates.seed)
-    fit_novelty_slope(mixed, clean)
+    rows = candidates.holdout(members[0]).train
+    fit_novelty(mixed, rows, clean, candidates.seed, _BATCH)
     mixed.leaderboard = _leaderboard(found, weights)
     return mixed.eval()
 
@@ -420,21 +375,15 @@ def fit_mixture_weights(losses: Tensor) -> dict[int, float]:
     others = [j for j, each in enumerate(losses) if (each - losses[0]).abs().max() > SAME]
     kept, small = [0, *others], [True]
     while any(small):  # once more without the members that hardly count
-        prior = prior_counts(len(kept), losses.size(2), kept[0] == 0)
+        prior = np.full(len(kept), min(EVEN * losses.size(2), MOST_EVEN) / len(kept))
+        prior[0] += PLAIN_PRIOR * (kept[0] == 0)
         weights = mixture_weights(-losses[kept], prior)
         small = (weights < min(SMALL, OF_EVEN / len(kept))).tolist()
         kept = [j for j, little in zip(kept, small, strict=True) if not little]
     return dict(zip(kept, weights.tolist(), strict=True))
 
 
-def prior_counts(models: int, rows: int, plain: bool = True) -> Tensor:
-    """How many rows count for each model ``[J]`` before any is seen; the plain one comes first."""
-    found = torch.full((models,), min(EVEN * rows, MOST_EVEN) / models)
-    found[0] += PLAIN_PRIOR * plain
-    return found
-
-
-def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:
+def mixture_weights(log_likelihood: Tensor, prior: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Weights of a mixture that make rows most likely.
 
     With likelihoods :math:`l_{ji}` of model j for row i, shares :math:`s_i` of the rows and prior
@@ -448,39 +397,38 @@ def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:
     models, sets, rows = table.shape
     share = np.repeat(clean_and_shifted_weights(sets - 1), rows)
     likelihood = (table - table.amax(dim=0)).exp().flatten(1).numpy()
-    counts = prior.double().numpy()
-    total = share.sum() + counts.sum()
+    total = share.sum() + prior.sum()
 
-    def loss(w: Any) -> tuple[float, Any]:
+    def loss(w: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         mixed = w @ likelihood
-        value = share @ np.log(mixed) + counts @ np.log(w)
-        return -value / total, -(likelihood @ (share / mixed) + counts / w) / total
+        value = share @ np.log(mixed) + prior @ np.log(w)
+        return -value / total, -(likelihood @ (share / mixed) + prior / w) / total
 
-    found = minimize(
-        loss,
+    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
+    start, bounds, options = (
         np.full(models, 1 / models),
-        jac=True,
-        method="SLSQP",
-        bounds=[(1e-12, 1.0)] * models,
-        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-        options={"ftol": 1e-14, "maxiter": 1000},
+        [(1e-12, 1.0)] * models,
+        {"ftol": 1e-14, "maxiter": 1000},
     )
-    weights = torch.from_numpy(found.x).clamp_min(0.0)
-    return (weights / weights.sum()).to(log_likelihood.device)
+    found = minimize(
+        loss, start, jac=True, method="SLSQP", bounds=bounds, constraints=simplex, options=options
+    )
+    weights: NDArray[np.float64] = found.x / found.x.sum()
+    return weights
 
 
-def _leaderboard(found: Sequence[Candidate], shares: Mapping[int, float]) -> pd.DataFrame:
+def _leaderboard(found: Sequence[Candidate], weights: Mapping[int, float]) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
     for j, candidate in enumerate(found):
-        losses = candidate.losses
-        each = losses[0] if losses.size(0) == 1 else 0.5 * (losses[0] + losses[1:].mean(dim=0))
+        shares = torch.tensor(clean_and_shifted_weights(len(candidate.losses) - 1)).double()
+        each = shares @ candidate.losses
         error = float(each.std() / each.numel() ** 0.5) if each.numel() > 1 else 0.0
         rows.append(
             {
                 "candidate": candidate.name,
-                "weight": shares.get(j, 0.0),
+                "weight": weights.get(j, 0.0),
                 "score": float(each.mean()),
                 "standard_error": error,
                 "training_seconds": round(candidate.seconds, 3),

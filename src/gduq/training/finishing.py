@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -26,35 +25,18 @@ from gduq.training.batches import Batches, labels
 __all__ = [
     "HoldoutData",
     "LabelledOutputs",
-    "NoveltyInputs",
     "affordable",
     "clean_and_shifted_weights",
     "copies_of",
     "finish_model",
-    "fit_novelty_slope",
-    "fit_temperature",
+    "fit_novelty",
     "labelled_outputs",
     "row_structure",
-    "warn_of_agreement",
     "warn_of_few",
 ]
 
 MOST = 20_000  # rows that novelty looks at
 FEW = 20  # validation rows below which a temperature says little
-
-
-class NoveltyInputs(NamedTuple):
-    """What novelty compares of rows."""
-
-    h: Tensor  # representations [n, d]
-    structure: Tensor | None  # as `gduq.graphs.structure_of` has it [n, s]
-
-    @classmethod
-    def joined(cls, parts: Sequence[NoveltyInputs]) -> NoveltyInputs:
-        """All rows of several; their structure where all have one."""
-        known = [part.structure for part in parts if part.structure is not None]
-        structure = torch.cat(known) if len(known) == len(parts) else None
-        return cls(torch.cat([part.h for part in parts]), structure)
 
 
 class LabelledOutputs(NamedTuple):
@@ -63,34 +45,39 @@ class LabelledOutputs(NamedTuple):
     outputs: Tensor  # [K, n, O]
     y: Tensor  # the truth [n], as the target checked it
     weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
-    novelty_inputs: NoveltyInputs | None = None  # where these were wanted
+    features: Tensor | None = None  # representations [n, d], where these were wanted
+    structure: Tensor | None = None  # as `gduq.graphs.structure_of` has it [n, s]
 
 
 def labelled_outputs(
     model: Predictor,
     data: Batches | CachedRows,
     batch_size: int | None = None,
-    describe: bool = False,
+    features: bool = False,
 ) -> LabelledOutputs:
     """What a model gives for labelled rows: of graphs, or as a trunk has given them."""
     assert model.target is not None
-    device = device_of_model(model)
     with torch.no_grad(), evaluating(model):
         if isinstance(data, CachedRows):
-            outputs, inputs = model.from_rows(data.h, data.outputs), (data.h, data.structure)
-            return LabelledOutputs(outputs, data.y, None, NoveltyInputs(*inputs))
-        parts, truth, weights, rows = [], [], None, list[NoveltyInputs]()
+            outputs = model.from_rows(data.h, data.outputs)
+            return LabelledOutputs(outputs, data.y, None, data.h, data.structure)
+        device, parts = device_of_model(model), []
         for graph in iterate(data, batch_size):
             graph = on_device(graph, device)
-            found = model.forward_samples(graph, features=describe)
-            if describe and found.features is not None:
-                structure = row_structure(graph, model.row_kind, data)
-                rows.append(NoveltyInputs(found.features, structure))
-            parts.append(found.outputs)
-            truth.append(model.target.check(labels(graph, found.outputs.size(1)), "val"))
-            weights = found.weights
-    described = NoveltyInputs.joined(rows) if rows else None
-    return LabelledOutputs(torch.cat(parts, dim=1), torch.cat(truth), weights, described)
+            found = model.forward_samples(graph, features=features)
+            y = model.target.check(labels(graph, found.outputs.size(1)), "val")
+            structure = row_structure(graph, model.row_kind, data) if features else None
+            h = found.features if features else None
+            parts.append(LabelledOutputs(found.outputs, y, found.weights, h, structure))
+    all_outputs, truth, weights, rows, structures = zip(*parts, strict=True)
+    described = joined(rows), joined(structures)
+    return LabelledOutputs(torch.cat(all_outputs, 1), torch.cat(truth), weights[-1], *described)
+
+
+def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Rows of all parts, where all have some."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if len(known) == len(parts) else None
 
 
 def row_structure(graph: Graph, row_kind: Rows | None, data: Batches) -> Tensor | None:
@@ -106,9 +93,8 @@ class HoldoutData:
 
     train: Batches | CachedRows
     val: Batches | CachedRows | None
-    copies: Iterable[Batches | CachedRows]  # shifted copies of the validation rows
+    copies: Iterable[Batches | CachedRows] = ()  # shifted copies of the validation rows
     batch_size: int = 256
-    seed: int = 0  # for the choice of rows that novelty looks at
 
     def calibrate(self, model: Predictor, tempered: bool = True) -> list[LabelledOutputs]:
         """Note what the model leaves unexplained, and fit its temperature to the validation rows;
@@ -117,53 +103,34 @@ class HoldoutData:
         assert model.target is not None
         if model.target.needs_noise:
             held = self.train if self.val is None else self.val
-            outputs, y, weights, _ = labelled_outputs(model, held, self.batch_size)
+            outputs, y, weights, *_ = labelled_outputs(model, held, self.batch_size)
             model.target = model.target.with_noise(outputs, y, weights)
-        if self.val is None or not tempered:
+        if self.val is None:
             return []
-        sets = [
-            labelled_outputs(model, rows, self.batch_size, describe=rows is self.val)
-            for rows in chain((self.val,), self.copies)
-        ]
-        fit_temperature(model, sets[0], sets[1:])
-        return sets
+        clean = labelled_outputs(model, self.val, self.batch_size, features=True)
+        if not tempered:
+            return [clean]
+        copies = [labelled_outputs(model, rows, self.batch_size) for rows in self.copies]
+        fit_temperature(model, clean, copies)
+        return [clean, *copies]
 
-    def fit_novelty(self, model: Predictor, seed: int) -> None:
-        """Note what training rows are like, and how far from them validation rows are."""
-        train = self._novelty_inputs(model, self.train)
-        if train is not None:
-            val = None if self.val is None else self._novelty_inputs(model, self.val)
-            h, structure = (None, None) if val is None else val
-            generator = torch.Generator().manual_seed(seed)
-            model.novelty.fit(train.h, h, generator, train.structure, structure)
-
-    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> list[LabelledOutputs]:
-        """All of it; what `calibrate` returns. Without validation rows the model is not
-        calibrated."""
+    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
+        """Calibrate a trained model, and note what its training rows are like. Without validation
+        rows it is not calibrated."""
         sets = self.calibrate(model, calibrate is not None)
-        self.fit_novelty(model, seed)
-        if sets:
-            fit_novelty_slope(model, sets[0])
-            warn_of_few(sets[0].y.size(0))
-        return sets
-
-    def _novelty_inputs(self, model: Predictor, rows: Batches | CachedRows) -> NoveltyInputs | None:
-        """``None`` for a model without representations."""
-        if isinstance(rows, CachedRows):
-            return NoveltyInputs(rows.h, rows.structure)
-        device, parts, count = device_of_model(model), list[NoveltyInputs](), 0
-        generator = torch.Generator().manual_seed(self.seed)
-        with torch.no_grad(), evaluating(model):
-            for graph in rows.batches(self.batch_size, shuffle=True, generator=generator):
-                graph = on_device(graph, device)
-                found = model.features(graph)
-                if found is None:
-                    return None
-                parts.append(NoveltyInputs(found, row_structure(graph, model.row_kind, rows)))
-                count += found.size(0)
-                if count >= MOST:  # batches come in random order: data may be sorted by class
-                    break
-        return NoveltyInputs.joined(parts)
+        clean = sets[0] if sets else None
+        fit_novelty(model, self.train, clean, seed, self.batch_size)
+        if clean is None or calibrate is None:
+            return
+        warn_of_few(clean.y.size(0))
+        assert model.target is not None
+        calibrated = model.calibrated(clean.outputs, clean.weights)
+        if model.is_anchored() and model.target.agree(calibrated):
+            warn_user(
+                "the hypotheses hardly disagree (epistemic is about 0): the model answers much as "
+                "the network does, calibrated and with novelty; use p.novelty as the alarm, or "
+                "gduq.choose with a larger budget"
+            )
 
 
 def finish_model(
@@ -173,13 +140,13 @@ def finish_model(
     calibrate: Calibrate,
     batch_size: int,
     seed: int,
-) -> list[LabelledOutputs]:
-    """Calibrate a trained model on validation rows, and note what its training rows are like.
+) -> None:
+    """`HoldoutData.finish` with shifted copies, if they are asked for.
 
     The seed is for the copies and the choice of reference rows.
     """
     copies = copies_of(val, seed) if calibrate == "shifted" else ()
-    return HoldoutData(train, val, copies, batch_size, seed).finish(model, calibrate, seed)
+    HoldoutData(train, val, copies, batch_size).finish(model, calibrate, seed)
 
 
 def copies_of(val: Batches | None, seed: int) -> Iterable[Batches]:
@@ -219,12 +186,10 @@ def fit_temperature(
     model.set_temperature(value, "shifted" if copies else "clean")
 
 
-def affordable(
-    target: Target, clean: LabelledOutputs, temperature: float, price: float | None = None
-) -> float:
+def affordable(target: Target, clean: LabelledOutputs, temperature: float) -> float:
     """The temperature next to the given one by which validation rows lose no more than
     `Target.price`, against the one that suits them best."""
-    outputs, y, weights, _ = clean
+    outputs, y, weights = clean[:3]
 
     def loss(log: float) -> float:
         scale = torch.tensor(log, dtype=torch.float64, device=outputs.device).exp()
@@ -232,23 +197,59 @@ def affordable(
         return float(target.nll(samples, y, weights).mean())
 
     best = math.log(target.best_temperature([(outputs, y, 1.0)], weights))
-    most, limit = math.log(temperature), loss(best) + (target.price if price is None else price)
+    most, limit = math.log(temperature), loss(best) + target.price
     if loss(most) <= limit:
         return temperature
     return math.exp(brentq(lambda log: loss(log) - limit, best, most, xtol=1e-6))
 
 
-def fit_novelty_slope(model: Predictor, clean: LabelledOutputs) -> None:
-    """Let the temperature grow with novelty as far as validation rows ask for it."""
+# -- novelty -------------------------------------------------------------------------------------
+
+
+def fit_novelty(
+    model: Predictor,
+    train: Batches | CachedRows,
+    clean: LabelledOutputs | None,
+    seed: int,
+    batch_size: int = 256,
+) -> None:
+    """Note what training rows are like, and how far from them validation rows are; a calibrated
+    temperature then grows with novelty as far as validation rows ask for it."""
+    h, structure = _described(model, train, seed, batch_size)
+    if h is None:  # a model without representations
+        return
+    generator = torch.Generator().manual_seed(seed)
+    if clean is None:
+        model.novelty.fit(h, None, generator, structure)
+        return
+    model.novelty.fit(h, clean.features, generator, structure, clean.structure)
     assert model.target is not None
-    if model.novelty.fitted and clean.novelty_inputs is not None:
+    if model.calibration is not None and clean.features is not None:
         outputs = model.calibrated(clean.outputs, clean.weights)
-        ranks = model.novelty(*clean.novelty_inputs)
+        ranks = model.novelty(clean.features, clean.structure)
         slope = model.target.novelty_slope(outputs, clean.y, ranks, clean.weights)
         model.novelty_slope.fill_(slope)
 
 
-# -- warnings ------------------------------------------------------------------------------------
+def _described(
+    model: Predictor, rows: Batches | CachedRows, seed: int, batch_size: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Representations and structure of many training rows."""
+    if isinstance(rows, CachedRows):
+        return rows.h, rows.structure
+    device, parts = device_of_model(model), []
+    generator, count = torch.Generator().manual_seed(seed), 0
+    with torch.no_grad(), evaluating(model):
+        # batches come in random order: data may be sorted by class
+        for graph in rows.batches(batch_size, shuffle=True, generator=generator):
+            graph = on_device(graph, device)
+            h = model.features(graph)
+            parts.append((h, row_structure(graph, model.row_kind, rows)))
+            count += 0 if h is None else h.size(0)
+            if h is None or count >= MOST:
+                break
+    representations, structures = zip(*parts, strict=True)
+    return joined(representations), joined(structures)
 
 
 def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> None:
@@ -257,15 +258,4 @@ def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> Non
         warn_user(
             f"calibrated on {rows} validation row{'' if rows == 1 else 's'} only: expect little "
             f"of it (from {FEW} rows on it helps; {instead})"
-        )
-
-
-def warn_of_agreement(model: Predictor, clean: LabelledOutputs) -> None:
-    """Anchors have no effect, where they have none on validation rows."""
-    assert model.target is not None
-    if model.target.agree(model.calibrated(clean.outputs, clean.weights)):
-        warn_user(
-            "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the "
-            "network does, calibrated and with novelty; use p.novelty as the alarm, or "
-            "gduq.choose with a larger budget"
         )

@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gduq._checks import check_int
 from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
 from gduq.graphs import Graph, on_device
@@ -37,13 +36,8 @@ from gduq.training.batches import (
     warn_of_overlap,
 )
 from gduq.training.checkpoint import Checkpoint
-from gduq.training.finishing import (
-    copies_of,
-    finish_model,
-    labelled_outputs,
-    warn_of_agreement,
-)
-from gduq.training.fit_settings import FitSettings, Select
+from gduq.training.finishing import copies_of, finish_model, labelled_outputs
+from gduq.training.fit_settings import FitSettings
 from gduq.training.heads import TrunkRows, fit_on_rows
 from gduq.training.history import History, epoch_bar
 from gduq.training.loop import Learner, train
@@ -69,12 +63,10 @@ def fit(
     target: Target | str | None = None,
     milestones: Sequence[int] = FitSettings.milestones,
     gamma: float = FitSettings.gamma,
-    select: Select = FitSettings.select,
     patience: int | None = FitSettings.patience,
     calibrate: Calibrate | str = "default",
     seed: int = FitSettings.seed,
     call: Call | None = None,
-    processes: int = 1,
     progress: bool = True,
     resume: str | Path | None = None,
 ) -> History:
@@ -105,7 +97,9 @@ def fit(
             `Neighbours`.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
             too), which keeps its own batch size.
-        val: Data to judge every epoch by, to choose with and to calibrate on.
+        val: Data to judge every epoch by, to choose with and to calibrate on. The weights of the
+            lowest validation loss stay, without ``val`` the last ones. A trained network that
+            trains on with anchors has its start among them: it ends no worse.
         epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
             model. ``None``, for a frozen network only: until validation rows say stop.
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
@@ -120,9 +114,6 @@ def fit(
             from ``y``, see `gduq.prediction.infer_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
-            trained network that trains on with anchors has its start among the best: it ends no
-            worse.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
@@ -130,7 +121,6 @@ def fit(
             or none of them changes an output, ``"shifted"`` means ``"clean"``.
         seed: Decides the order of graphs, anchors, dropout.
         call: As in `gduq.anchor`, for a plain network.
-        processes: Train the members of an `Ensemble` in so many processes, one thread each.
         progress: Show a bar, on a terminal.
         resume: Folder for a checkpoint, rewritten at an epoch's end as often as that takes no more
             than a twentieth of the time. If there is one, training goes on from it and ends as if
@@ -156,20 +146,16 @@ def fit(
     """
     known = as_predictor(model, call, trains=True)
     settings = FitSettings(
-        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, select, patience, seed
+        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, patience, seed
     )
     how = known.calibrate if calibrate == "default" else calibrate
     if how not in ("shifted", "clean", None):
         raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
-    if check_int("processes", processes, 1) > 1 and len(known.parts) < 2:
-        got = f"processes={processes} for {type(known).__name__}"
-        raise InputError("processes > 1 with an Ensemble", got)
     words = {"class_weights": class_weights, "class_names": class_names}
     infer = partial(resolve_target, given=target, **words)  # type: ignore[arg-type]
     work = Fit.of(train, val, settings, infer, progress)
     try:
-        folder = None if resume is None else Path(resume)
-        return work.run(known, cast(Calibrate, how), folder, processes=processes)
+        return work.run(known, cast(Calibrate, how), None if resume is None else Path(resume))
     finally:
         known.note()
 
@@ -186,12 +172,7 @@ class Fit:
 
     @classmethod
     def of(
-        cls,
-        train: Any,
-        val: Any,
-        settings: FitSettings,
-        infer: InferTarget = resolve_target,
-        progress: bool = True,
+        cls, train: Any, val: Any, settings: FitSettings, infer: InferTarget, progress: bool
     ) -> Fit:
         """From whatever holds graphs."""
         given = as_batches(train, "train")
@@ -205,8 +186,7 @@ class Fit:
         model: Predictor,
         calibrate: Calibrate,
         resume: Path | None = None,
-        title: str = "",
-        processes: int = 1,
+        title: str = "training",
     ) -> History:
         """Any model: what it is made of is trained first.
 
@@ -216,22 +196,29 @@ class Fit:
         """
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
-        before, changed = _Before(model), list[bool]()
+        before, changed, start = _Before(model), list[bool](), time.perf_counter()
         try:
             if model.parts:
                 changed.append(self.settings.epochs != 0)
-                return self._parts(model, calibrate, resume, processes)
-            model.locate(on_device(first_graph(self.train), device_of_model(model)))
-            trunk = model.trunk
-            with isolated(device_of_model(model)):
-                if trunk is not None and trunk.has_head and not _learns(model, trunk):
-                    return self._head(model, trunk, calibrate, title, changed)
-                return self._network(model, calibrate, resume, title, changed)
+                history = self._parts(model, calibrate, resume)
+            else:
+                device = device_of_model(model)
+                model.locate(on_device(first_graph(self.train), device))
+                trunk = model.trunk
+                inside = set() if trunk is None else {id(p) for p in trunk.parameters()}
+                learns = any(p.requires_grad and id(p) in inside for p in model.parameters())
+                with isolated(device):
+                    if trunk is not None and trunk.has_head and not learns:
+                        history = self._head(model, trunk, calibrate, title, changed)
+                    else:
+                        history = self._network(model, calibrate, resume, title, changed)
         except BaseException:
             before.restore(forget=any(changed))
             raise
         finally:
             model.eval()
+        around = time.perf_counter() - start - history.seconds
+        return replace(history, overhead_seconds=max(0.0, around))
 
     def _network(
         self,
@@ -252,7 +239,6 @@ class Fit:
         if resume is not None:
             data = learner.data_identity | {"calibrate": calibrate}
             checkpoint = Checkpoint(resume, settings.identity(model, **data))
-        start = time.perf_counter()
         try:
             with epoch_bar(settings.epochs, self.progress, title) as show:
                 (history,) = train(learner, settings, show, checkpoint)
@@ -261,12 +247,12 @@ class Fit:
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
         model.finish(self.train, settings.graphs_per_pass)
-        size, seed = settings.graphs_per_pass, settings.seed
-        sets = finish_model(model, self.train, self.val, calibrate, size, seed)
-        if sets and model.is_anchored():
-            warn_of_agreement(model, sets[0])
-        spent = time.perf_counter() - start - sum(record.seconds for record in history.records)
-        return replace(history, overhead_seconds=max(0.0, spent))
+        self._finish(model, calibrate)
+        return history
+
+    def _finish(self, model: Predictor, calibrate: Calibrate) -> None:
+        size, seed = self.settings.graphs_per_pass, self.settings.seed
+        finish_model(model, self.train, self.val, calibrate, size, seed)
 
     def _head(
         self,
@@ -277,66 +263,25 @@ class Fit:
         changed: list[bool],
     ) -> History:
         """A model that reads the rows of a frozen trunk, which runs once."""
-        settings, start = self.settings, time.perf_counter()
-        copies = copies_of(self.val, settings.seed) if calibrate == "shifted" else ()
+        copies = copies_of(self.val, self.settings.seed) if calibrate == "shifted" else ()
         rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
-        with epoch_bar(settings.epochs, self.progress, title or "heads") as show:
-            history = fit_on_rows(model, rows, settings, show, tempered=calibrate is not None)
+        with epoch_bar(self.settings.epochs, self.progress, title) as show:
+            history = fit_on_rows(model, rows, self.settings, show, calibrate is not None)
         changed.append(True)
-        rows.finish(model, calibrate, settings.seed)
-        if rows.val is not None and not history.members:
-            warn_of_agreement(model, labelled_outputs(model, rows.val))
-        return replace(history, overhead_seconds=time.perf_counter() - start - history.seconds)
+        rows.finish(model, calibrate, self.settings.seed)
+        return history
 
-    def _parts(
-        self, model: Predictor, calibrate: Calibrate, resume: Path | None, processes: int
-    ) -> History:
-        """The parts one by one, or in processes of their own; then all of it is calibrated."""
-        jobs: list[_Job] = []
+    def _parts(self, model: Predictor, calibrate: Calibrate, resume: Path | None) -> History:
+        """The parts one by one; then all of it is calibrated."""
+        histories = []
         for i, (name, part) in enumerate(model.parts.items()):
             own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
             folder = None if resume is None else resume / name
-            jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
-        if processes > 1:
-            histories = _in_processes(jobs, processes)
-        else:
-            histories = [own.run(part, None, folder, title) for own, part, folder, title in jobs]
-        start = time.perf_counter()
+            histories.append(own.run(part, None, folder, f"{name} of {len(model.parts)}"))
         target = next(iter(model.parts.values())).target
         model.target = None if target is None else target.combined()
-        settings = self.settings
-        size, seed = settings.graphs_per_pass, settings.seed
-        finish_model(model, self.train, self.val, calibrate, size, seed)
-        return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
-
-
-_Job = tuple[Fit, Predictor, Path | None, str]  # a part, its folder for a checkpoint and its title
-
-
-def _in_processes(jobs: Sequence[_Job], processes: int) -> list[History]:
-    """Train parts in processes of their own; the weights come back."""
-    import joblib  # type: ignore[import-untyped]
-
-    found = joblib.Parallel(n_jobs=processes)(joblib.delayed(_remote)(*job) for job in jobs)
-    for (own, part, *_), (_, target, state) in zip(jobs, found, strict=True):
-        part.locate(first_graph(own.train))
-        part.load_state_dict(state)
-        part.target = target
-    return [history for history, *_ in found]
-
-
-def _remote(
-    own: Fit, part: Predictor, folder: Path | None, title: str
-) -> tuple[History, Target | None, dict[str, Tensor]]:
-    torch.set_num_threads(1)
-    history = replace(own, progress=False).run(part, None, folder, title)
-    return history, part.target, part.state_dict()
-
-
-def _learns(model: Predictor, trunk: nn.Module) -> bool:
-    """Whether the trunk itself is trained."""
-    inside = {id(p) for p in trunk.parameters()}
-    return any(p.requires_grad and id(p) in inside for p in model.parameters())
+        self._finish(model, calibrate)
+        return History(members=tuple(histories))
 
 
 class _Before:
@@ -421,7 +366,7 @@ class _NetworkLearner(Learner):
         y_val = None if val is None else truths(val, "val")
         if y_val is not None:
             target.check_val(y_val, y)
-        rows = None if y_val is None else described(val, y_val)
+        rows = None if val is None or y_val is None else described(val, y_val)
         self.data_identity = {"train": described(train, y), "val": rows, "target": target.spec()}
         learned = [p for p in model.parameters() if p.requires_grad]
         if not learned:
