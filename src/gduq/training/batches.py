@@ -22,21 +22,9 @@ from gduq.graphs.view import View
 from gduq.prediction import Target, TargetSample
 from gduq.training.fit_settings import short_hash
 
-__all__ = [
-    "Batches",
-    "InferTarget",
-    "Loader",
-    "as_batches",
-    "check_leak",
-    "described",
-    "even_size",
-    "first_graph",
-    "labels",
-    "packed",
-    "some",
-    "truths",
-    "warn_of_overlap",
-]
+__all__ = ["Batches", "InferTarget", "Loader", "as_batches", "check_leak", "described",
+           "even_size", "first_graph", "labels", "packed", "some", "truths",
+           "warn_of_overlap"]  # fmt: skip
 
 InferTarget = Callable[[TargetSample], Target]  # what the outputs of a network mean
 
@@ -243,16 +231,15 @@ def described(source: Batches, y: Tensor) -> str:
 
 
 def some(
-    source: Batches, rows: int, batch_size: int, generator: torch.Generator | None
-) -> list[Graph]:
+    source: Batches, rows: int, batch_size: int, generator: torch.Generator
+) -> Iterator[Graph]:
     """A few random batches with at least ``rows`` labelled rows, if there are as many."""
-    found, seen = list[Graph](), 0
-    for graph in source.batches(max(batch_size, rows), shuffle=True, generator=generator):
-        found.append(graph)
+    seen = 0
+    for graph in source.batches(batch_size, shuffle=True, generator=generator):
+        yield graph
         seen += labels(graph).size(0)
         if seen >= rows:
             break
-    return found
 
 
 def even_size(source: Batches, batch_size: int) -> int:

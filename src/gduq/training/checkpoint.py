@@ -1,8 +1,6 @@
-"""Crash-safe checkpoints: one safetensors file, replaced whole at an epoch's end.
+"""Crash-safe checkpoints: one file, replaced whole at an epoch's end; loading executes nothing.
 
-The file holds the weights, the optimiser's tensors and, in its header, the epochs so far and what
-is trained. Nothing in it is ever executed. Random states are not needed: every epoch is seeded anew
-from the run's seed.
+Random states are not needed: every epoch is seeded anew from the run's seed.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -23,7 +22,7 @@ from gduq.training.history import Epoch
 
 __all__ = ["Checkpoint", "Progress"]
 
-_NAME = "checkpoint.safetensors"
+_NAME = "checkpoint.pt"
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
@@ -58,16 +57,13 @@ class Checkpoint:
 
     def save(self, run: Progress, last: Mapping[str, Tensor], optimizer: Optimizer) -> None:
         """Write how far a run is; until the last byte is on disk, the one before stays in place."""
-        start, steps = time.perf_counter(), optimizer.state_dict()["state"]
-        tensors = {f"last/{name}": value for name, value in last.items()}
-        tensors |= {f"best/{name}": value for name, value in run.best.items()}
-        tensors |= {f"steps/{i}.{k}": v for i, part in steps.items() for k, v in part.items()}
-        records = [[asdict(record) for record in each] for each in run.records]
-        known = [self.identity, records, run.lowest, run.kept]
+        start, content = time.perf_counter(), asdict(run)  # this copies weights; they are small
+        content |= {"last": dict(last), "optimizer": optimizer.state_dict()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _io.write_tensors(self.path, tensors, {"gduq_checkpoint": json.dumps(known)})
-        except OSError as error:
+            with _io.atomic_path(self.path) as temporary:
+                torch.save({"identity": self.identity, "run": content}, temporary)
+        except (OSError, RuntimeError) as error:  # torch has an error of its own for a full disk
             do = "An earlier one is intact: make room and run again to go on from it."
             raise InputError(f"to write the checkpoint {self.path}", error, do) from error
         self._written = (time.perf_counter(), time.perf_counter() - start)
@@ -78,32 +74,18 @@ class Checkpoint:
             leftover.unlink(missing_ok=True)
         if not self.path.exists():
             return None
-        groups: dict[str, dict[str, Tensor]] = {"last": {}, "best": {}, "steps": {}}
+        wanted = f"a sound checkpoint of this run in {self.path}"
         try:
-            tensors, header = _io.read_tensors(self.path)
-            identity, records, lowest, kept = json.loads(header["gduq_checkpoint"])
-            for key, value in tensors.items():
-                group, _, name = key.partition("/")
-                groups[group][name] = value.clone()  # the file may be replaced while it is mapped
-            epochs = [tuple(Epoch(**record) for record in each) for each in records]
-            run = Progress(epochs, lowest, kept, groups["best"], groups["last"])
-            steps: dict[int, dict[str, Tensor]] = {}
-            for key, value in groups["steps"].items():
-                number, _, name = key.partition(".")
-                steps.setdefault(int(number), {})[name] = value
-            differs = {
-                k for k in {**identity, **self.identity} if identity.get(k) != self.identity.get(k)
-            }
-        except (_io.DamagedFile, AttributeError, LookupError, TypeError, ValueError) as error:
-            got = f"a damaged one ({error})"
-            raise InputError(f"a sound checkpoint in {self.path}", got, _AFRESH) from error
-        if differs:
-            there, here = (
-                ", ".join(f"{key}={known.get(key)}" for key in sorted(differs))
-                for known in (identity, self.identity)
+            content = torch.load(self.path, map_location="cpu", weights_only=True)
+            found, run = content["identity"], content["run"]
+            keys = sorted(
+                k for k in {**found, **self.identity} if found.get(k) != self.identity.get(k)
             )
-            wanted = f"the run that the checkpoint in {self.path.parent} is of ({there})"
-            raise InputError(wanted, here, _AFRESH)
-        groups_of_now = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": steps, "param_groups": groups_of_now})
-        return run
+            if not keys:
+                optimizer.load_state_dict(run.pop("optimizer"))
+                run["records"] = [tuple(Epoch(**each) for each in part) for part in run["records"]]
+                return Progress(**run)
+        except Exception as error:  # whatever a damaged file makes of it
+            raise InputError(wanted, f"a damaged one ({error})", _AFRESH) from error
+        there, here = (", ".join(f"{k}={of.get(k)}" for k in keys) for of in (found, self.identity))
+        raise InputError(wanted, f"one of {there}, not of {here}", _AFRESH)

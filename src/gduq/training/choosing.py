@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,7 @@ from gduq._torch import isolated
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
 from gduq.errors import InputError, warn_user
-from gduq.graphs import on_device
-from gduq.graphs.view import View
+from gduq.graphs import Graph, View, on_device
 from gduq.models.ensemble import seeded
 from gduq.models.laplace import LastLayerLaplace
 from gduq.models.neighbours import Neighbours
@@ -39,25 +38,23 @@ from gduq.prediction import Target, resolve_target
 from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import Call, copied, redraw
 from gduq.tracing.trace import trace
-from gduq.training.batches import first_graph, some, truths
+from gduq.training.batches import Batches, first_graph
 from gduq.training.finishing import (
-    HoldoutData,
     affordable,
     clean_and_shifted_weights,
     copies_of,
-    fit_novelty,
+    fit_novelty_slope,
     labelled_outputs,
     warn_of_few,
 )
 from gduq.training.fit_settings import FitSettings
-from gduq.training.fitting import Fit, infer_target_of
-from gduq.training.heads import TrunkRows, fit_on_rows
+from gduq.training.fitting import Fit
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-__all__ = ["Candidate", "Candidates", "choose", "fit_mixture_weights", "mixture_weights", "stack"]
+__all__ = ["Candidate", "choose", "fit_mixture_weights", "mixture_weights", "stack"]
 
 PLAIN_PRIOR = 2.0  # validation rows that count for the plain network before any is seen
 EVEN, MOST_EVEN = 0.1, 50.0  # a share of the rows counts for an even mixture; so many at most
@@ -68,7 +65,6 @@ SAME = 1e-4  # losses of two models that differ by no more on any row are those 
 
 _ANCHORS = 3  # as many passes as an ensemble of three; more cost time and change nothing
 _BATCH = 256
-_ROWS = 256  # that show what the outputs of a network mean
 _MASK = 0.05  # one share will do: others end up beside it in the mixture
 
 _ALONE = (
@@ -140,15 +136,15 @@ def choose(
     settings = FitSettings(epochs, lr, batch_size, weight_decay, seed=seed)
     infer = partial(resolve_target, given=target, class_names=class_names)
     work = Fit.of(train, val, settings, infer, progress)
-    plain = Network(copied(net).eval(), call)
-    device = device_of_model(plain)
-    with isolated(device):
-        plain.locate(on_device(first_graph(work.train), device))
-        candidates = Candidates(plain, work, budget)
-        found = list(candidates)
+    assert work.val is not None
+    held = work.val if isinstance(work.val, View) else work.val.in_order()  # rows are compared
+    work = replace(work, val=held, copies=list(copies_of(held, seed)))
+    plain = Network(copied(net).eval().requires_grad_(True), call)
+    with isolated(device_of_model(plain)):
+        found = list(_candidates(plain, work, budget))
         if len(found) == 1 and budget > 1:
             warn_user(_ALONE)
-        return stack(candidates, found)
+        return stack(found, held)
 
 
 def _check(net: Any, val: Any, budget: Any, epochs: int | None) -> None:
@@ -176,13 +172,12 @@ class Candidate:
 
     name: str
     model: Predictor
-    seconds: float  # that it took to train
     losses: Tensor  # of validation rows, then of each copy of them [1 + copies, n]
-    predicting: float  # seconds it takes to predict the validation rows
+    seconds: float = 0.0  # that it took to train
+    predicting: float = 1.0  # seconds it takes to predict the validation rows
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """How a trained network trains on with anchors; docs/choices.md has the search."""
 
     name: str
@@ -194,158 +189,112 @@ class Plan:
 _LAST = Plan("the last layer", -1, 0.03)
 _INNER = Plan("layer 1", 1, 0.125)
 _GRAPHS = (Plan("input, one anchor per graph", "input", 0.08, "graph"), Plan("input", "input", 0.1))
-_Making = tuple[str, Callable[[], Predictor]]  # a candidate's name, and how to make it
 
 
-class Candidates:
-    """All candidates that a budget allows, the plain network (which is located) first."""
-
-    def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
-        self.plain, self.fit, self.budget = plain, fit, budget
-        self.seed, self.train, val = fit.settings.seed, fit.train, fit.val
-        assert val is not None
-        self.val = val if isinstance(val, View) else val.in_order()  # rows are compared
-        self.first = on_device(first_graph(fit.train), device_of_model(plain))
-        self.cached: list[TrunkRows] = []  # of the networks that have a head, the plain one first
-        rows = self._run_trunk(plain)
-        if rows is not None:
-            plain.target = rows.target
-            return
-        generator = torch.Generator().manual_seed(self.seed)
-        graph = on_device(some(self.train, _ROWS, _BATCH, generator)[0], device_of_model(plain))
-        y = truths(self.train, "train")
-        plain.target = infer_target_of(plain, [graph], y, True, fit.infer)
-        plain.target.check_val(truths(self.val, "val"), y)
-
-    def __iter__(self) -> Iterator[Candidate]:
-        """Train and calibrate them; what the network does not allow is left out, with a warning."""
-        for name, make in self._makings():
-            start = time.perf_counter()
-            try:
-                model = make()
-                found = self._calibrated(name, model, time.perf_counter() - start)
-            except InputError as error:
-                if name == "plain":
-                    raise
-                warn_user(f"choose leaves out '{name}': {error}")
-                continue
-            yield found
-
-    def _makings(self) -> Iterator[_Making]:
-        """The cheapest first."""
-        yield "plain", lambda: self.plain
-        for rows in self.cached[:1]:
-            yield self._without_training(rows)
-            if self.budget >= 1.2:
-                head = partial(Anchored, rows.trunk.net, Recipe.head(mask=_MASK))
-                yield "anchored head", partial(self._on_trunk, head, rows)
-        if self.fit.settings.epochs is None:
-            return
-        # Without a head there is nothing cheaper than the first of them.
-        most = 2 if self.budget >= 1.5 else int(self.budget >= 1.2 and not self.cached)
-        for plan in self._plans()[:most]:
-            yield f"trained on, anchors at {plan.name}", partial(self._trained_on, plan)
-        for number, least in ((2, 2.5), (3, 3.5)):
-            if self.budget >= least:
-                yield f"network {number}", partial(self._another, number)
-                if len(self.cached) > 1:
-                    yield self._without_training(self.cached[1], f", network {number}")
-                del self.cached[1:]
-
-    def _plans(self) -> Sequence[Plan]:
-        """By what the rows are, at places that the network has."""
-        trunk, chain = self.plain.trunk, as_chain(self.plain.net)
-        if trunk is None or trunk.row_kind == "graph":
-            return _GRAPHS
-        if chain is not None:
-            layers = sum(isinstance(point, int) for point in chain.points) + 1
-        else:
-            layers = len(trace(self.plain.net, self.first, self.plain.call).layers)
-        return (_LAST, _INNER) if layers > 2 else (_LAST,) * (layers > 0)
-
-    def _without_training(self, rows: TrunkRows, whose: str = "") -> _Making:
-        """What a network with a head allows in one pass over the training rows."""
-        values = rows.target.has_units
-        name, kind = ("Laplace", LastLayerLaplace) if values else ("neighbours", Neighbours)
-        return f"{name}{whose}", partial(self._on_trunk, partial(kind, None), rows)
-
-    def _on_trunk(self, make: Callable[..., Predictor], rows: TrunkRows) -> Predictor:
-        """A model that stands on the trunk of these rows; heads learn until validation rows end
-        it."""
-        model = make(call=self.plain.call, seed=self.seed, trunk=rows.trunk)
-        fit_on_rows(model, rows, replace(self.fit.settings, epochs=None, lr=None, batch_size=None))
-        return model
-
-    def _trained_on(self, plan: Plan) -> Predictor:
-        net, call = copied(self.plain.net).requires_grad_(True), self.plain.call
-        # What a network of one's own makes of its input first may be an embedding of categories.
-        embeds = plan.at == "input" and as_chain(net) is None
-        recipe = Recipe.thawed(
-            at=0 if embeds else plan.at,
-            anchors="gaussian" if embeds else None,
-            scope=plan.scope,
-            num_anchors=_ANCHORS,
-            mask=_MASK,
-            draws=1,
-        )
-        return self._trained(Anchored(net, recipe, call, self.seed, self.first), plan.share)
-
-    def _another(self, number: int) -> Predictor:
-        """A network of the same kind, trained from weights drawn anew."""
-        net = copied(self.plain.net).requires_grad_(True)
-        net = seeded(lambda _: redraw(net), self.seed + 100 * (number - 1)).train()
-        network = Network(net, self.plain.call)
-        self._trained(network)
-        self._run_trunk(network)
-        return network
-
-    def _trained(self, model: Predictor, share: float = 1.0) -> Predictor:
-        settings = self.fit.settings
-        epochs = max(1, round((settings.epochs or 0) * share))
-        replace(self.fit, settings=replace(settings, epochs=epochs)).run(model, None)
-        model.novelty = Novelty()  # the mixture has one for all
-        return model
-
-    def _run_trunk(self, network: Network) -> TrunkRows | None:
-        """All rows as a network with a head gives them; they are kept for what stands on it."""
-        trunk = network.trunk
-        if trunk is None or not trunk.has_head:
-            return None
-        trunk.requires_grad_(False)
-        # What trains on needs the copies later; else each is gone once the trunk saw it.
-        trains = self.fit.settings.epochs is not None and self.budget >= 1.5
-        copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
-        known = network.target  # what a network was trained for here
-        infer = self.fit.infer if known is None else lambda _: known
-        rows = TrunkRows.collect(trunk, self.train, self.val, infer, copies)  # type: ignore[arg-type]
-        self.cached.append(rows)
-        return rows
-
-    @cached_property
-    def _graphs(self) -> HoldoutData:
-        copies = list(copies_of(self.val, self.seed))
-        return HoldoutData(self.train, self.val, copies, _BATCH)
-
-    def holdout(self, model: Predictor) -> HoldoutData:
-        """Rows and copies for a model: those that its trunk has given, if it reads them."""
-        on_its_trunk = (rows for rows in self.cached if rows.trunk is model.trunk)
-        return next(on_its_trunk, self._graphs)
-
-    def _calibrated(self, name: str, model: Predictor, seconds: float) -> Candidate:
-        """Calibrate a model, and note the losses of validation rows and copies."""
-        sets = self.holdout(model.eval()).calibrate(model)
-        assert model.target is not None
+def _candidates(plain: Network, work: Fit, budget: float) -> Iterator[Candidate]:
+    """Train and calibrate all that a budget allows, the plain network first; what the network does
+    not allow is left out, with a warning."""
+    assert work.val is not None
+    for name, fit, make in _makings(plain, work, budget):
         start = time.perf_counter()
-        labelled_outputs(model, self.val, _BATCH)
+        try:
+            model = make()
+            _, sets = fit.run(model, "shifted")
+        except InputError as error:
+            if name == "plain":
+                raise
+            warn_user(f"choose leaves out '{name}': {error}")
+            continue
+        seconds, start = time.perf_counter() - start, time.perf_counter()
+        labelled_outputs(model, work.val, _BATCH)
         predicting = time.perf_counter() - start
+        assert model.target is not None
         found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, *_ in sets]
-        return Candidate(name, model, seconds, torch.stack(found).double().cpu(), predicting)
+        yield Candidate(name, model, torch.stack(found).double().cpu(), seconds, predicting)
+
+
+def _makings(
+    plain: Network, work: Fit, budget: float
+) -> Iterator[tuple[str, Fit, Callable[[], Predictor]]]:
+    """Names, how to train and how to make candidates, the cheapest first."""
+    seed, epochs = work.settings.seed, work.settings.epochs
+    yield "plain", _epochs(work, 0), plain.eval
+    yield from _on_trunk(plain, work, budget >= 1.2)
+    if epochs is None:
+        return
+    # Without a head there is nothing cheaper than the first of them.
+    headless = plain.trunk is None or not plain.trunk.has_head
+    most = 2 if budget >= 1.5 else int(budget >= 1.2 and headless)
+    first = on_device(first_graph(work.train), device_of_model(plain))
+    for plan in _plans(plain, first)[:most]:
+        fit = _epochs(work, max(1, round(epochs * plan.share)))
+        make = partial(_trained_on, plain, plan, seed, first)
+        yield f"trained on, anchors at {plan.name}", fit, make
+    for number, least in ((2, 2.5), (3, 3.5)):
+        if budget >= least:
+            network = _another(plain, seed + 100 * (number - 1))
+            yield f"network {number}", work, network.eval
+            yield from _on_trunk(network, work, False, f", network {number}")
+
+
+def _another(plain: Network, seed: int) -> Network:
+    """A network of the same kind with weights drawn anew."""
+    net = copied(plain.net).requires_grad_(True)
+    return Network(seeded(lambda _: redraw(net), seed), plain.call)
+
+
+def _epochs(work: Fit, epochs: int) -> Fit:
+    return replace(work, settings=replace(work.settings, epochs=epochs))
+
+
+def _on_trunk(
+    network: Network, work: Fit, anchored: bool, whose: str = ""
+) -> Iterator[tuple[str, Fit, Callable[[], Predictor]]]:
+    """What a trained network with a head allows in one pass over the rows."""
+    trunk, target = network.trunk, network.target
+    if trunk is None or not trunk.has_head or target is None:
+        return
+    trunk.requires_grad_(False)
+    quick = replace(work.settings, epochs=None, lr=None, batch_size=None)
+    fit = replace(work, settings=quick, infer=lambda _: target)
+    more: dict[str, Any] = {"call": network.call, "seed": work.settings.seed, "trunk": trunk}
+    name, kind = ("Laplace", LastLayerLaplace) if target.has_units else ("neighbours", Neighbours)
+    yield f"{name}{whose}", fit, partial(kind, None, **more)
+    if anchored:
+        yield "anchored head", fit, partial(Anchored, trunk.net, Recipe.head(mask=_MASK), **more)
+
+
+def _plans(plain: Network, graph: Graph) -> Sequence[Plan]:
+    """By what the rows are, at places that the network has."""
+    trunk, chain = plain.trunk, as_chain(plain.net)
+    if trunk is None or trunk.row_kind == "graph":
+        return _GRAPHS
+    if chain is not None:
+        layers = sum(isinstance(point, int) for point in chain.points) + 1
+    else:
+        layers = len(trace(plain.net, graph, plain.call).layers)
+    return (_LAST, _INNER) if layers > 2 else (_LAST,) * (layers > 0)
+
+
+def _trained_on(plain: Network, plan: Plan, seed: int, like: Graph) -> Anchored:
+    net = copied(plain.net).requires_grad_(True)
+    # What a network of one's own makes of its input first may be an embedding of categories.
+    embeds = plan.at == "input" and as_chain(net) is None
+    recipe = Recipe.thawed(
+        at=0 if embeds else plan.at,
+        anchors="gaussian" if embeds else None,
+        scope=plan.scope,
+        num_anchors=_ANCHORS,
+        mask=_MASK,
+        draws=1,
+    )
+    return Anchored(net, recipe, plain.call, seed, like)
 
 
 # -- weights -------------------------------------------------------------------------------------
 
 
-def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
+def stack(found: Sequence[Candidate], val: Batches) -> Stack:
     """Weigh candidates, the plain network first, and mix those that count."""
     table = torch.stack([candidate.losses for candidate in found])
     warn_of_few(table.size(2), "weights from so few are mostly chance")
@@ -356,11 +305,13 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     mixed = Stack(members, list(weights.values()))
     # No temperature of its own: it would take back the doubt that mixing adds (docs/choices.md),
     # unless that doubt costs validation rows too much.
-    clean = labelled_outputs(mixed, candidates.val, _BATCH, features=True)
+    clean = labelled_outputs(mixed, val, _BATCH, features=True)
     assert mixed.target is not None
     mixed.set_temperature(affordable(mixed.target, clean, 1.0), found[0].model.calibration)
-    rows = candidates.holdout(members[0]).train
-    fit_novelty(mixed, rows, clean, candidates.seed, _BATCH)
+    mixed.novelty = next((m.novelty for m in members if m.novelty.fitted), mixed.novelty)
+    for member in members:
+        member.novelty = Novelty()  # the mixture has one for all
+    fit_novelty_slope(mixed, clean)
     mixed.leaderboard = _leaderboard(found, weights)
     return mixed.eval()
 

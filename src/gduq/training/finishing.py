@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,24 +15,14 @@ from gduq.graphs import Graph, Rows, iterate, on_device, structure_of
 from gduq.graphs.view import View
 from gduq.models.predictor import CachedRows, Calibrate, Predictor
 from gduq.prediction import Target
-from gduq.prediction.mixture import Part
 from gduq.prediction.predicting import device_of_model
 from gduq.shifts.corruptions import shifted_copies
 from gduq.tracing.call import evaluating
-from gduq.training.batches import Batches, labels
+from gduq.training.batches import Batches, labels, some
 
-__all__ = [
-    "HoldoutData",
-    "LabelledOutputs",
-    "affordable",
-    "clean_and_shifted_weights",
-    "copies_of",
-    "finish_model",
-    "fit_novelty",
-    "labelled_outputs",
-    "row_structure",
-    "warn_of_few",
-]
+__all__ = ["LabelledOutputs", "affordable", "clean_and_shifted_weights", "copies_of",
+           "finish_model", "fit_novelty_slope", "joined", "labelled_outputs", "row_structure",
+           "warn_of_doubts", "warn_of_few"]  # fmt: skip
 
 MOST = 20_000  # rows that novelty looks at
 FEW = 20  # validation rows below which a temperature says little
@@ -68,10 +57,10 @@ def labelled_outputs(
             y = model.target.check(labels(graph, found.outputs.size(1)), "val")
             structure = row_structure(graph, model.row_kind, data) if features else None
             h = found.features if features else None
-            parts.append(LabelledOutputs(found.outputs, y, found.weights, h, structure))
-    all_outputs, truth, weights, rows, structures = zip(*parts, strict=True)
+            parts.append((found.outputs, y, found.weights, h, structure))
+    each, truth, weights, rows, structures = zip(*parts, strict=True)
     described = joined(rows), joined(structures)
-    return LabelledOutputs(torch.cat(all_outputs, 1), torch.cat(truth), weights[-1], *described)
+    return LabelledOutputs(torch.cat(each, dim=1), torch.cat(truth), weights[-1], *described)
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -87,66 +76,48 @@ def row_structure(graph: Graph, row_kind: Rows | None, data: Batches) -> Tensor 
     return structure_of(graph, row_kind) if complete else None
 
 
-@dataclass(frozen=True, eq=False)
-class HoldoutData:
-    """The rows that a trained model is finished with: of graphs, or as a frozen trunk gave them."""
-
-    train: Batches | CachedRows
-    val: Batches | CachedRows | None
-    copies: Iterable[Batches | CachedRows] = ()  # shifted copies of the validation rows
-    batch_size: int = 256
-
-    def calibrate(self, model: Predictor, tempered: bool = True) -> list[LabelledOutputs]:
-        """Note what the model leaves unexplained, and fit its temperature to the validation rows;
-        returns what it gave for them, and for their copies."""
-        model.set_temperature(1.0, None)
-        assert model.target is not None
-        if model.target.needs_noise:
-            held = self.train if self.val is None else self.val
-            outputs, y, weights, *_ = labelled_outputs(model, held, self.batch_size)
-            model.target = model.target.with_noise(outputs, y, weights)
-        if self.val is None:
-            return []
-        clean = labelled_outputs(model, self.val, self.batch_size, features=True)
-        if not tempered:
-            return [clean]
-        copies = [labelled_outputs(model, rows, self.batch_size) for rows in self.copies]
-        fit_temperature(model, clean, copies)
-        return [clean, *copies]
-
-    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
-        """Calibrate a trained model, and note what its training rows are like. Without validation
-        rows it is not calibrated."""
-        sets = self.calibrate(model, calibrate is not None)
-        clean = sets[0] if sets else None
-        fit_novelty(model, self.train, clean, seed, self.batch_size)
-        if clean is None or calibrate is None:
-            return
-        warn_of_few(clean.y.size(0))
-        assert model.target is not None
-        calibrated = model.calibrated(clean.outputs, clean.weights)
-        if model.is_anchored() and model.target.agree(calibrated):
-            warn_user(
-                "the hypotheses hardly disagree (epistemic is about 0): the model answers much as "
-                "the network does, calibrated and with novelty; use p.novelty as the alarm, or "
-                "gduq.choose with a larger budget"
-            )
-
-
 def finish_model(
     model: Predictor,
-    train: Batches,
-    val: Batches | None,
+    train: Batches | CachedRows,
+    val: Batches | CachedRows | None,
     calibrate: Calibrate,
     batch_size: int,
     seed: int,
-) -> None:
-    """`HoldoutData.finish` with shifted copies, if they are asked for.
+    copies: Iterable[Batches | CachedRows] | None = None,
+) -> list[LabelledOutputs]:
+    """Calibrate a trained model on validation rows, and note what its training rows are like.
 
-    The seed is for the copies and the choice of reference rows.
+    Args:
+        model: Trained; without validation rows it is not calibrated.
+        train: Training rows: graphs, or as a frozen trunk gave them.
+        val: Validation rows, or ``None``.
+        calibrate: As in `gduq.fit`.
+        batch_size: Graphs per pass.
+        seed: For the copies and the choice of reference rows.
+        copies: Shifted copies of ``val``, if they are there already.
+
+    Returns:
+        What the model gave for validation rows, and then for their copies.
     """
-    copies = copies_of(val, seed) if calibrate == "shifted" else ()
-    HoldoutData(train, val, copies, batch_size).finish(model, calibrate, seed)
+    model.set_temperature(1.0, None)
+    assert model.target is not None
+    if model.target.needs_noise:
+        held = labelled_outputs(model, train if val is None else val, batch_size)
+        model.target = model.target.with_noise(*held[:3])
+    sets = [] if val is None else [labelled_outputs(model, val, batch_size, features=True)]
+    if sets and calibrate is not None:
+        if copies is None or calibrate == "clean":
+            copies = copies_of(val, seed) if calibrate == "shifted" else ()  # type: ignore[arg-type]
+        sets += [labelled_outputs(model, rows, batch_size) for rows in copies]
+        _fit_temperature(model, sets[0], sets[1:])
+    h, structure = _training_features(model, train, seed, batch_size)
+    if h is not None:  # a model with representations
+        near, near_structure = sets[0][3:] if sets else (None, None)
+        generator = torch.Generator().manual_seed(seed)
+        model.novelty.fit(h, near, generator, structure, near_structure)
+        if model.calibration is not None:
+            fit_novelty_slope(model, sets[0])
+    return sets
 
 
 def copies_of(val: Batches | None, seed: int) -> Iterable[Batches]:
@@ -154,13 +125,9 @@ def copies_of(val: Batches | None, seed: int) -> Iterable[Batches]:
     (`Loader.graphs`)."""
     if isinstance(val, View):
         return shifted_copies(val, seed)
-    graphs = None if val is None else val.graphs
-    if val is None or graphs is None:
+    if val is None or val.graphs is None:
         return ()
-    return (val.of(copy.graphs) for copy in shifted_copies(graphs, seed))
-
-
-# -- temperature ---------------------------------------------------------------------------------
+    return (val.of(copy.graphs) for copy in shifted_copies(val.graphs, seed))
 
 
 def clean_and_shifted_weights(copies: int) -> list[float]:
@@ -168,7 +135,7 @@ def clean_and_shifted_weights(copies: int) -> list[float]:
     return [0.5, *[0.5 / copies] * copies] if copies else [1.0]
 
 
-def fit_temperature(
+def _fit_temperature(
     model: Predictor, clean: LabelledOutputs, copies: Sequence[LabelledOutputs]
 ) -> None:
     """Set the temperature that fits validation rows, half of the weight on their copies.
@@ -178,8 +145,8 @@ def fit_temperature(
     """
     assert model.target is not None
     copies = [copy for copy in copies if not torch.equal(copy.outputs, clean.outputs)]
-    sets = zip((clean, *copies), clean_and_shifted_weights(len(copies)), strict=True)
-    parts: list[Part] = [(one.outputs, one.y, share) for one, share in sets]
+    shares = clean_and_shifted_weights(len(copies))
+    parts = [(one.outputs, one.y, s) for one, s in zip((clean, *copies), shares, strict=True)]
     value = model.target.best_temperature(parts, clean.weights)
     if copies:
         value = affordable(model.target, clean, value)
@@ -203,56 +170,47 @@ def affordable(target: Target, clean: LabelledOutputs, temperature: float) -> fl
     return math.exp(brentq(lambda log: loss(log) - limit, best, most, xtol=1e-6))
 
 
-# -- novelty -------------------------------------------------------------------------------------
-
-
-def fit_novelty(
-    model: Predictor,
-    train: Batches | CachedRows,
-    clean: LabelledOutputs | None,
-    seed: int,
-    batch_size: int = 256,
-) -> None:
-    """Note what training rows are like, and how far from them validation rows are; a calibrated
-    temperature then grows with novelty as far as validation rows ask for it."""
-    h, structure = _described(model, train, seed, batch_size)
-    if h is None:  # a model without representations
-        return
-    generator = torch.Generator().manual_seed(seed)
-    if clean is None:
-        model.novelty.fit(h, None, generator, structure)
-        return
-    model.novelty.fit(h, clean.features, generator, structure, clean.structure)
+def fit_novelty_slope(model: Predictor, clean: LabelledOutputs) -> None:
+    """Let the temperature grow with novelty as far as validation rows ask for it."""
     assert model.target is not None
-    if model.calibration is not None and clean.features is not None:
+    if model.novelty.fitted and clean.features is not None:
         outputs = model.calibrated(clean.outputs, clean.weights)
         ranks = model.novelty(clean.features, clean.structure)
         slope = model.target.novelty_slope(outputs, clean.y, ranks, clean.weights)
         model.novelty_slope.fill_(slope)
 
 
-def _described(
+def _training_features(
     model: Predictor, rows: Batches | CachedRows, seed: int, batch_size: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Representations and structure of many training rows."""
+    """Representations and structure of many training rows, from all over: data may be sorted."""
     if isinstance(rows, CachedRows):
         return rows.h, rows.structure
     device, parts = device_of_model(model), []
-    generator, count = torch.Generator().manual_seed(seed), 0
     with torch.no_grad(), evaluating(model):
-        # batches come in random order: data may be sorted by class
-        for graph in rows.batches(batch_size, shuffle=True, generator=generator):
+        for graph in some(rows, MOST, batch_size, torch.Generator().manual_seed(seed)):
             graph = on_device(graph, device)
-            h = model.features(graph)
-            parts.append((h, row_structure(graph, model.row_kind, rows)))
-            count += 0 if h is None else h.size(0)
-            if h is None or count >= MOST:
-                break
-    representations, structures = zip(*parts, strict=True)
-    return joined(representations), joined(structures)
+            parts.append((model.features(graph), row_structure(graph, model.row_kind, rows)))
+    features, structures = zip(*parts, strict=True)
+    return joined(features), joined(structures)
 
 
-def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> None:
+def warn_of_doubts(model: Predictor, sets: Sequence[LabelledOutputs]) -> None:
+    """Say where a temperature is from few rows, or anchors had no effect on validation rows."""
+    if model.calibration is None:
+        return
+    outputs, y, weights = sets[0][:3]
+    warn_of_few(y.size(0), "calibrate=None leaves it out")
+    assert model.target is not None
+    if model.is_anchored() and model.target.agree(model.calibrated(outputs, weights)):
+        warn_user(
+            "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the "
+            "network does, calibrated and with novelty; use p.novelty as the alarm, or "
+            "gduq.choose with a larger budget"
+        )
+
+
+def warn_of_few(rows: int, instead: str) -> None:
     """A temperature from so few validation rows is not worth much."""
     if rows < FEW:
         warn_user(

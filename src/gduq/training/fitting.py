@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,13 +36,19 @@ from gduq.training.batches import (
     warn_of_overlap,
 )
 from gduq.training.checkpoint import Checkpoint
-from gduq.training.finishing import copies_of, finish_model, labelled_outputs
+from gduq.training.finishing import (
+    LabelledOutputs,
+    copies_of,
+    finish_model,
+    labelled_outputs,
+    warn_of_doubts,
+)
 from gduq.training.fit_settings import FitSettings
 from gduq.training.heads import TrunkRows, fit_on_rows
 from gduq.training.history import History, epoch_bar
 from gduq.training.loop import Learner, train
 
-__all__ = ["Fit", "fit", "infer_target_of"]
+__all__ = ["Fit", "GraphLearner", "fit"]
 
 _ENOUGH = 256  # rows that show the units of a network
 _OUTSIDE = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
@@ -154,10 +160,13 @@ def fit(
     words = {"class_weights": class_weights, "class_names": class_names}
     infer = partial(resolve_target, given=target, **words)  # type: ignore[arg-type]
     work = Fit.of(train, val, settings, infer, progress)
+    folder = None if resume is None else Path(resume)
     try:
-        return work.run(known, cast(Calibrate, how), None if resume is None else Path(resume))
+        history, sets = work.run(known, cast(Calibrate, how), folder)
     finally:
         known.note()
+    warn_of_doubts(known, sets)
+    return history
 
 
 @dataclass(frozen=True)
@@ -169,6 +178,7 @@ class Fit:
     settings: FitSettings
     infer: InferTarget  # what the outputs of a network mean: as given, or inferred from y
     progress: bool = True
+    copies: Iterable[Batches] | None = None  # shifted copies of val, where they are there already
 
     @classmethod
     def of(
@@ -187,120 +197,118 @@ class Fit:
         calibrate: Calibrate,
         resume: Path | None = None,
         title: str = "training",
-    ) -> History:
-        """Any model: what it is made of is trained first.
+    ) -> tuple[History, list[LabelledOutputs]]:
+        """Any model: what it is made of is trained first; see `finish_model` for what comes back.
 
         However it ends, the model is in evaluation mode. A failure leaves what an earlier fit has
-        left (bank, temperature, novelty, target) as it was; but once weights have changed, the
+        left (bank, temperature, novelty, target) as it was; but once weights may have changed, the
         model no longer counts as calibrated, and knows no novelty.
         """
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
-        before, changed, start = _Before(model), list[bool](), time.perf_counter()
+        before, start = _Before(model), time.perf_counter()
         try:
             if model.parts:
-                changed.append(self.settings.epochs != 0)
-                history = self._parts(model, calibrate, resume)
+                history = self._parts(model, before, resume)
+                sets = self._finish(model, calibrate)
             else:
                 device = device_of_model(model)
                 model.locate(on_device(first_graph(self.train), device))
-                trunk = model.trunk
-                inside = set() if trunk is None else {id(p) for p in trunk.parameters()}
-                learns = any(p.requires_grad and id(p) in inside for p in model.parameters())
                 with isolated(device):
-                    if trunk is not None and trunk.has_head and not learns:
-                        history = self._head(model, trunk, calibrate, title, changed)
+                    if model.trunk is not None and model.trunk.has_head and not _learns(model):
+                        history, sets = self._head(model, model.trunk, before, calibrate, title)
                     else:
-                        history = self._network(model, calibrate, resume, title, changed)
+                        history = self._network(model, before, calibrate, resume, title)
+                        sets = self._finish(model, calibrate)
         except BaseException:
-            before.restore(forget=any(changed))
+            before.restore()
             raise
         finally:
             model.eval()
         around = time.perf_counter() - start - history.seconds
-        return replace(history, overhead_seconds=max(0.0, around))
+        return replace(history, overhead_seconds=max(0.0, around)), sets
+
+    def _finish(self, model: Predictor, calibrate: Calibrate) -> list[LabelledOutputs]:
+        size, seed = self.settings.graphs_per_pass, self.settings.seed
+        return finish_model(model, self.train, self.val, calibrate, size, seed, self.copies)
+
+    def _parts(self, model: Predictor, before: _Before, resume: Path | None) -> History:
+        """The parts one by one; then all of it is calibrated."""
+        before.stays, histories = self.settings.epochs == 0, []
+        for i, (name, part) in enumerate(model.parts.items()):
+            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
+            folder = None if resume is None else resume / name
+            histories.append(own.run(part, None, folder, f"{name} of {len(model.parts)}")[0])
+        target = next(iter(model.parts.values())).target
+        model.target = None if target is None else target.combined()
+        return History(members=tuple(histories))
+
+    def _head(
+        self, model: Predictor, trunk: Trunk, before: _Before, calibrate: Calibrate, title: str
+    ) -> tuple[History, list[LabelledOutputs]]:
+        """A model that reads the rows of a frozen trunk, which runs once."""
+        settings, copies = self.settings, self.copies
+        if calibrate != "shifted":
+            copies = ()
+        elif copies is None:
+            copies = copies_of(self.val, settings.seed)
+        rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
+        with epoch_bar(settings.epochs, self.progress, title) as show:
+            history = fit_on_rows(model, rows, settings, show, calibrate is not None)
+        before.stays, seed = False, settings.seed
+        return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
 
     def _network(
         self,
         model: Predictor,
+        before: _Before,
         calibrate: Calibrate,
         resume: Path | None,
         title: str,
-        changed: list[bool],
     ) -> History:
-        """A model that learns from graphs: the loop, then what prediction needs."""
+        """A model that learns from graphs."""
         settings, checkpoint = self.settings, None
         if settings.epochs is None and model.frozen:  # until validation rows end it
             epochs, patience = _FEW_EPOCHS, settings.patience
             if self.val is not None:
                 epochs, patience = _MOST_EPOCHS, patience or _PATIENCE
             settings = replace(settings, epochs=epochs, patience=patience)
-        learner = _NetworkLearner(model, self.train, self.val, settings, self.infer)
+        learner = GraphLearner(model, self.train, self.val, settings, self.infer)
         if resume is not None:
             data = learner.data_identity | {"calibrate": calibrate}
             checkpoint = Checkpoint(resume, settings.identity(model, **data))
-        try:
-            with epoch_bar(settings.epochs, self.progress, title) as show:
-                (history,) = train(learner, settings, show, checkpoint)
-        finally:
-            changed.append(learner.stepped)
+        before.stays = settings.epochs == 0
+        with epoch_bar(settings.epochs, self.progress, title) as show:
+            (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
         model.finish(self.train, settings.graphs_per_pass)
-        self._finish(model, calibrate)
         return history
 
-    def _finish(self, model: Predictor, calibrate: Calibrate) -> None:
-        size, seed = self.settings.graphs_per_pass, self.settings.seed
-        finish_model(model, self.train, self.val, calibrate, size, seed)
 
-    def _head(
-        self,
-        model: Predictor,
-        trunk: Trunk,
-        calibrate: Calibrate,
-        title: str,
-        changed: list[bool],
-    ) -> History:
-        """A model that reads the rows of a frozen trunk, which runs once."""
-        copies = copies_of(self.val, self.settings.seed) if calibrate == "shifted" else ()
-        rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
-        with epoch_bar(self.settings.epochs, self.progress, title) as show:
-            history = fit_on_rows(model, rows, self.settings, show, calibrate is not None)
-        changed.append(True)
-        rows.finish(model, calibrate, self.settings.seed)
-        return history
-
-    def _parts(self, model: Predictor, calibrate: Calibrate, resume: Path | None) -> History:
-        """The parts one by one; then all of it is calibrated."""
-        histories = []
-        for i, (name, part) in enumerate(model.parts.items()):
-            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
-            folder = None if resume is None else resume / name
-            histories.append(own.run(part, None, folder, f"{name} of {len(model.parts)}"))
-        target = next(iter(model.parts.values())).target
-        model.target = None if target is None else target.combined()
-        self._finish(model, calibrate)
-        return History(members=tuple(histories))
+def _learns(model: Predictor) -> bool:
+    """Whether the trunk itself is trained."""
+    inside = set() if model.trunk is None else {id(p) for p in model.trunk.parameters()}
+    return any(p.requires_grad and id(p) in inside for p in model.parameters())
 
 
 class _Before:
     """What an earlier fit left in a model, but for its weights."""
 
     def __init__(self, model: Predictor) -> None:
-        self.model, self.target = model, model.target
+        self.model, self.target, self.stays = model, model.target, True
         self.buffers = [(module, dict(module._buffers)) for module in model.modules()]
-        named = (m for m in model.modules() if isinstance(m, Predictor))
-        in_place = [b for m in named for b in (m.temperature, m.novelty_slope, m._calibration)]
+        known = (m for m in model.modules() if isinstance(m, Predictor))
+        in_place = [b for m in known for b in (m.temperature, m.novelty_slope, m._calibration)]
         self.in_place = [(buffer, buffer.clone()) for buffer in in_place]
 
-    def restore(self, forget: bool) -> None:
-        """Put it back; ``forget`` what was about other weights."""
+    def restore(self) -> None:
+        """Put it back, but for what is about other weights, where these did not stay."""
         for module, buffers in self.buffers:
             module._buffers.update(buffers)
         for buffer, value in self.in_place:
             buffer.copy_(value)
-        if not forget:
+        if self.stays:
             self.model.target = self.target
             return
         self.model.set_temperature(1.0, None)
@@ -310,22 +318,7 @@ class _Before:
 # -- a model that learns from graphs -------------------------------------------------------------
 
 
-@torch.no_grad()
-def infer_target_of(
-    model: Predictor, batches: Sequence[Graph], y: Tensor, stays: bool, infer: InferTarget
-) -> Target:
-    """What the outputs of a model mean, from some batches on its device.
-
-    ``y`` is the truth of all training rows; a network that ``stays`` is not trained any more.
-    """
-    model.target = Values()  # nothing is known: these are the bare outputs
-    outputs = [model.sample(graph).mean(dim=0) for graph in batches]
-    pairs = zip(batches, outputs, strict=True)
-    truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
-    return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
-
-
-class _NetworkLearner(Learner):
+class GraphLearner(Learner):
     """A model that learns from graphs, for the loop.
 
     Everything that can be wrong with the data or the model shows in a pass without consequences,
@@ -352,22 +345,20 @@ class _NetworkLearner(Learner):
         self.keeps_start = self.warms_up = model.starts_trained
         seed_all(derived(settings.seed, _OUTSIDE))
         y = truths(train, "train")
-        self.probe = self._some_batches(model.min_anchor_rows)
         model.set_temperature(1.0, None)  # epochs are compared without one
+        self.probe = self._some_batches(model.min_anchor_rows)
         model.init_anchors(self.probe)
-        known = y, settings.epochs == 0 or model.frozen, infer
-        target = infer_target_of(model, self.probe[:1], *known)
-        if target.has_units:  # a few rows do not show the units of a network
-            target = infer_target_of(model, self._some_batches(_ENOUGH), *known)
-        self.target = model.target = target
+        self.target = model.target = self._target(y, infer)
         model.check_target()
         with torch.no_grad():
             model.sample(self.probe[0])  # logits are looked at, now that they are some
-        y_val = None if val is None else truths(val, "val")
-        if y_val is not None:
-            target.check_val(y_val, y)
-        rows = None if val is None or y_val is None else described(val, y_val)
-        self.data_identity = {"train": described(train, y), "val": rows, "target": target.spec()}
+        rows = None
+        if val is not None:
+            y_val = truths(val, "val")
+            self.target.check_val(y_val, y)
+            rows = described(val, y_val)
+        known: dict[str, object] = {"train": described(train, y), "val": rows}
+        self.data_identity = known | {"target": self.target.spec()}
         learned = [p for p in model.parameters() if p.requires_grad]
         if not learned:
             raise InputError("a network with parameters to train", "none that requires_grad")
@@ -376,8 +367,19 @@ class _NetworkLearner(Learner):
 
     def _some_batches(self, rows: int) -> list[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _OUTSIDE))
-        found = some(self.train, rows, self.settings.graphs_per_step, generator)
-        return [on_device(graph, self.device) for graph in found]
+        size = max(self.settings.graphs_per_step, rows)
+        return [on_device(g, self.device) for g in some(self.train, rows, size, generator)]
+
+    @torch.no_grad()
+    def _target(self, y: Tensor, infer: InferTarget) -> Target:
+        """What the outputs of the model mean: many rows show the units of a network."""
+        model, batches = self.model, self._some_batches(_ENOUGH)
+        model.target = Values()  # nothing is known: these are the bare outputs
+        outputs = [model.sample(graph).mean(dim=0) for graph in batches]
+        pairs = zip(batches, outputs, strict=True)
+        truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
+        stays = self.settings.epochs == 0 or model.frozen  # it is not trained any more
+        return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
 
     def prepare(self) -> None:
         self.model.prepare(self.train, self.settings.graphs_per_pass)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from gduq._torch import derived, isolated
+from gduq._torch import derived
 from gduq.errors import InputError
 from gduq.graphs import check_graph, on_device
 from gduq.models.predictor import CachedRows, DrawAnchors, Predictor
@@ -18,12 +18,12 @@ from gduq.prediction import Target, TargetSample
 from gduq.tracing.call import evaluating
 from gduq.tracing.trunk import Trunk
 from gduq.training.batches import Batches, InferTarget, check_leak, labels
-from gduq.training.finishing import HoldoutData, clean_and_shifted_weights, joined, row_structure
+from gduq.training.finishing import clean_and_shifted_weights, joined, row_structure
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.loop import Learner, train
 
-__all__ = ["TrunkRows", "fit_on_rows", "train_heads"]
+__all__ = ["HeadLearner", "TrunkRows", "fit_on_rows"]
 
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are computed at once: what a cache holds
@@ -31,14 +31,12 @@ _STOPPING = 3  # anchors that decide when to stop: all of them would at twice th
 _TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TrunkRows(HoldoutData):
+class TrunkRows(NamedTuple):
     """All rows that training needs, each seen once by the trunk."""
 
     train: CachedRows
     val: CachedRows | None
-    copies: tuple[CachedRows, ...]
-    trunk: Trunk
+    copies: Sequence[CachedRows]  # shifted copies of the validation rows
     target: Target
 
     @classmethod
@@ -57,9 +55,8 @@ class TrunkRows(HoldoutData):
             held = _run_trunk(trunk, val, "val")
             held = replace(held, y=target.check_val(held.y, first.y))
         found = (_run_trunk(trunk, copy, "val") for copy in copies)
-        shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
-        first = replace(first, y=target.check(first.y, "train"))
-        return cls(train=first, val=held, copies=shifted, trunk=trunk, target=target)
+        shifted = [replace(copy, y=target.check(copy.y, "val")) for copy in found]
+        return cls(replace(first, y=target.check(first.y, "train")), held, shifted, target)
 
 
 def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
@@ -100,23 +97,20 @@ def fit_on_rows(
         draw: DrawAnchors,
         draws: int = 1,
         bank: Tensor | None = None,
-        compete: bool = False,
     ) -> list[nn.Module]:
         """See `gduq.models.predictor.TrainHeads`."""
         nonlocal history
-        if compete and rows.val is None:  # nothing can be chosen: a small mask, which hardly hurts
+        if bank is not None and rows.val is None:  # nothing can be chosen: a small mask
             index = min(range(len(masks)), key=lambda i: abs(masks[i] - 0.05))
             heads, masks = [heads[index]], [masks[index]]
         few = None if bank is None else bank[:_STOPPING]
-        learner = HeadLearner(
-            heads, masks, rows.train, rows.val, target, draw, draws, few, settings, tempered
-        )
-        histories = train_heads(learner, show)
-        if not compete:
+        given = rows.train, rows.val, target, draw, draws, few, settings, tempered
+        learner = HeadLearner(heads, masks, *given)
+        histories = train(learner, learner.settings, show)
+        if bank is None:
             history = History(members=tuple(histories))
             return list(heads)
-        sets = () if rows.val is None else (rows.val, *rows.copies)
-        best = learner.best(sets, bank)
+        best = 0 if rows.val is None else learner.best([rows.val, *rows.copies], bank)
         history = histories[best]
         return [heads[best]]
 
@@ -125,21 +119,6 @@ def fit_on_rows(
     model.set_temperature(1.0, None)
     model.fit_rows(rows.train, rows.train if rows.val is None else rows.val, learn, before)
     return history
-
-
-def train_heads(
-    learner: HeadLearner, show: Callable[[Epoch], None] = lambda _: None
-) -> list[History]:
-    """Train heads in one batched pass; each becomes what it would alone.
-
-    They end in evaluation mode with the weights that were chosen; epoch 0 means those they had.
-    """
-    with isolated(learner.rows.h.device):
-        try:
-            return train(learner, learner.settings, show)
-        finally:
-            for head in learner.heads:
-                head.eval()
 
 
 @dataclass(eq=False)

@@ -32,7 +32,6 @@ class Learner(ABC):
     size = 1  # G
     keeps_start = False  # whether the weights before the first epoch are a candidate, too
     warms_up = False  # whether the first steps are smaller
-    stepped = False  # whether a step was made: weights have changed
 
     @abstractmethod
     def batches(self, epoch: int) -> Iterator[Any]:
@@ -127,7 +126,6 @@ def _train_epoch(learner: Learner, settings: FitSettings, number: int) -> list[E
         optimizer.zero_grad()
         (losses / weights).sum().backward()
         optimizer.step()
-        learner.stepped = True
         total += torch.stack([losses.detach(), weights]).double().cpu()
     means: list[float] = (total[0] / total[1].clamp_min(1e-300)).tolist()
     learned = [p for group in optimizer.param_groups for p in group["params"]]
