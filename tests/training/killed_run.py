@@ -126,7 +126,7 @@ def check(case: str, folder: Path, points: list[tuple[Any, str, int, bool]]) -> 
 
         def second(resume: Path = resume, result: Path = result) -> None:
             # another initialisation, unless nothing was written: the checkpoint's weights count
-            seed = 1 if (resume / "checkpoint.safetensors").exists() else 0
+            seed = 1 if (resume / "checkpoint.pt").exists() else 0
             save(train(case, resume, seed), result)
 
         kills += not attempt(first)
@@ -154,7 +154,7 @@ def check_at_random(case: str, folder: Path, seed: int) -> int:
 def main() -> None:
     random.seed(int(sys.argv[1]))
     torch.set_num_threads(1)
-    learner = gduq.training.fitting._NetworkLearner
+    learner = gduq.training.fitting.GraphLearner
     for case in sys.argv[2:]:
         places = [
             (learner, "losses", random.randint(1, 3 * EPOCHS - 1), random.random() < 0.5),

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import BatchSampler, RandomSampler, Subset
 from torch.utils.data import DataLoader as TorchLoader
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader, NodeLoader
@@ -165,19 +165,6 @@ def test_classes_without_training_rows_are_named(how, names):
         run(class_names=names, progress=False)
 
 
-def test_one_hot_rows_are_classes_or_labels():
-    """Whoever says that they are labels is believed."""
-    hot = graphs(48)
-    for i, graph in enumerate(hot):
-        graph.y = torch.nn.functional.one_hot(torch.tensor([i % 3]), 3).double()
-    net = GNN(CHANNELS, 4, 3, num_layers=1, task="graph").double()
-    given = {"epochs": 1, "progress": False}
-    with pytest.raises(gduq.InputError, match=r'argmax\(dim=1\) if .* or target="labels"'):
-        gduq.fit(net, hot[:24], hot[24:], **given)
-    gduq.fit(net, hot[:24], hot[24:], target="labels", **given)
-    assert isinstance(gduq.predict(net, hot), gduq.LabelPrediction)
-
-
 @pytest.mark.parametrize("thawed", [False, True])
 def test_a_refused_fit_leaves_a_fitted_model_as_it_was(thawed):
     net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
@@ -270,16 +257,6 @@ def test_features_that_are_no_numbers(part):
 # -- order ---------------------------------------------------------------------------------------
 
 
-class Reversed(torch.utils.data.Sampler):
-    """An order of one's own, which is nobody's slip."""
-
-    def __iter__(self):
-        return iter(range(len(ALL) - 1, -1, -1))
-
-    def __len__(self) -> int:
-        return len(ALL)
-
-
 @pytest.mark.parametrize(
     "loader",
     [
@@ -294,29 +271,3 @@ def test_a_shuffled_loader_is_named(loader):
         gduq.predict(net, loader)
     assert len(found) == 1
     assert found[0].filename == __file__
-
-
-def test_a_loader_that_drops_rows_is_named():
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
-    with pytest.warns(UserWarning, match="drop_last, so its last rows may be missing"):
-        gduq.predict(net, DataLoader(ALL, 7, drop_last=True))
-
-
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(ALL, 8),
-        DataLoader(ALL, batch_sampler=BatchSampler(SequentialSampler(ALL), 8, drop_last=False)),
-        DataLoader(ALL, 8, sampler=Reversed()),
-    ],
-)
-def test_other_orders_are_taken_as_they_are(loader):
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
-    assert len(gduq.predict(net, loader)) == len(ALL)  # warnings are errors here
-
-
-@pytest.mark.filterwarnings("ignore:calibrated on")
-def test_choose_says_it_too():
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
-    with pytest.warns(UserWarning, match="4 of 4 validation rows are training rows"):
-        gduq.choose(net, ALL, ALL[:4], progress=False)

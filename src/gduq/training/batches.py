@@ -20,7 +20,7 @@ from gduq.graphs.packed import try_pack
 from gduq.graphs.splits import overlap
 from gduq.graphs.view import View
 from gduq.prediction import Target, TargetSample
-from gduq.training.fit_settings import short_hash
+from gduq.training.checkpoint import short_hash
 
 __all__ = ["Batches", "InferTarget", "Loader", "as_batches", "check_leak", "described",
            "even_size", "first_graph", "labels", "packed", "some", "truths",

@@ -5,6 +5,7 @@ Random states are not needed: every epoch is seeded anew from the run's seed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -13,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gduq import _io
 from gduq.errors import InputError
 from gduq.training.history import Epoch
 
-__all__ = ["Checkpoint", "Progress"]
+__all__ = ["Checkpoint", "Progress", "short_hash", "signature"]
 
 _NAME = "checkpoint.pt"
 _RARELY = 20  # writing may take this part of the time since the last one
@@ -89,3 +90,22 @@ class Checkpoint:
             raise InputError(wanted, f"a damaged one ({error})", _AFRESH) from error
         there, here = (", ".join(f"{k}={of.get(k)}" for k in keys) for of in (found, self.identity))
         raise InputError(wanted, f"one of {there}, not of {here}", _AFRESH)
+
+
+def signature(model: nn.Module) -> str:
+    """The model's class, with a hash over its modules, their plain attributes (widths, dropout,
+    anchors), its recipe and the shapes of its weights."""
+    known: list[object] = [repr(getattr(model, "recipe", None))]
+    for name, module in model.named_modules():
+        plain = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str))}
+        shown = sorted((k, v) for k, v in plain.items() if k[0] != "_" and k != "training")
+        known.append((name, type(module).__qualname__, shown))
+    for name, p in model.named_parameters():
+        known.append((name, str(p.dtype), list(p.shape), p.requires_grad))
+    name = type(getattr(model, "net", model)).__name__  # of what a plain network is wrapped in
+    return f"{name} ({short_hash(known)})"
+
+
+def short_hash(value: object) -> str:
+    """A few characters that tell a value from others."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:8]

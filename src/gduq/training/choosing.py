@@ -47,8 +47,8 @@ from gduq.training.finishing import (
     labelled_outputs,
     warn_of_few,
 )
-from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
+from gduq.training.loop import FitSettings
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,7 @@ from gduq.training.batches import (
     truths,
     warn_of_overlap,
 )
-from gduq.training.checkpoint import Checkpoint
+from gduq.training.checkpoint import Checkpoint, signature
 from gduq.training.finishing import (
     LabelledOutputs,
     copies_of,
@@ -43,10 +43,9 @@ from gduq.training.finishing import (
     labelled_outputs,
     warn_of_doubts,
 )
-from gduq.training.fit_settings import FitSettings
 from gduq.training.heads import TrunkRows, fit_on_rows
 from gduq.training.history import History, epoch_bar
-from gduq.training.loop import Learner, train
+from gduq.training.loop import FitSettings, Learner, train
 
 __all__ = ["Fit", "GraphLearner", "fit"]
 
@@ -87,25 +86,23 @@ def fit(
         \frac{1}{Dm} \sum_{k,i} \begin{cases} -\log p_{ki}(y_i) \\
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
-    At the end one temperature is fitted, free in both directions, on validation rows and on
-    shifted copies of them (by which validation rows may lose `Target.price`), and a sample of the
-    training rows is kept, against which ``novelty`` is measured. Without ``val`` the model is not
-    calibrated, and its predictions say so.
+    The weights of the lowest validation loss stay (the start among them, where a trained network
+    trains on with anchors); without ``val`` the last ones. At the end one temperature is fitted on
+    validation rows and on shifted copies of them (by which validation rows may lose
+    `Target.price`), and a sample of the training rows is kept, against which ``novelty`` is
+    measured. Without ``val`` the model is not calibrated, and its predictions say so.
 
-    Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
-    goes on from where the first one ended; anchor again to start afresh. The same seed gives the
-    same bits on one thread, and global random states are left as they were. Interrupted or not, the
-    model ends in evaluation mode; it is trained on the device it lies on.
+    A single graph (node tasks) makes one step per epoch. A second call goes on from where the
+    first one ended. The same seed gives the same bits on one thread, and global random states are
+    left as they were.
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
             seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`,
-            `Neighbours`.
+            `Neighbours`. It is trained on the device it lies on.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
-            too), which keeps its own batch size.
-        val: Data to judge every epoch by, to choose with and to calibrate on. The weights of the
-            lowest validation loss stay, without ``val`` the last ones. A trained network that
-            trains on with anchors has its start among them: it ends no worse.
+            too), which keeps its own batch size. Only labelled rows count.
+        val: Data to judge every epoch by, to choose with and to calibrate on.
         epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
             model. ``None``, for a frozen network only: until validation rows say stop.
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
@@ -143,9 +140,9 @@ def fit(
         ...     return Data(x=torch.full((2, 1), y), edge_index=torch.tensor([[0, 1], [1, 0]]), y=y)
         >>> graphs = [graph(float(i % 2)) for i in range(60)]
         >>> net = gduq.nn.GNN(1, 8, 2, num_layers=2, head="mlp")
-        >>> history = fit(net, graphs[:40], graphs[40:], epochs=3)
+        >>> history = gduq.fit(net, graphs[:40], graphs[40:], epochs=3)
         >>> model = gduq.anchor(net, num_anchors=5)
-        >>> history = fit(model, graphs[:40], graphs[40:])
+        >>> history = gduq.fit(model, graphs[:40], graphs[40:])
         >>> p = gduq.predict(model, graphs[:3])
         >>> p.samples.shape, p.calibrated
         (torch.Size([5, 3, 2]), 'shifted')
@@ -275,8 +272,9 @@ class Fit:
             settings = replace(settings, epochs=epochs, patience=patience)
         learner = GraphLearner(model, self.train, self.val, settings, self.infer)
         if resume is not None:
-            data = learner.data_identity | {"calibrate": calibrate}
-            checkpoint = Checkpoint(resume, settings.identity(model, **data))
+            known = asdict(settings) | {"lr": settings.lr_at(0), "epochs": None}  # they may grow
+            known |= learner.identity | {"calibrate": calibrate}
+            checkpoint = Checkpoint(resume, known)
         before.stays = settings.epochs == 0
         with epoch_bar(settings.epochs, self.progress, title) as show:
             (history,) = train(learner, settings, show, checkpoint)
@@ -357,8 +355,8 @@ class GraphLearner(Learner):
             y_val = truths(val, "val")
             self.target.check_val(y_val, y)
             rows = described(val, y_val)
-        known: dict[str, object] = {"train": described(train, y), "val": rows}
-        self.data_identity = known | {"target": self.target.spec()}
+        self.identity: dict[str, object] = {"train": described(train, y), "val": rows}
+        self.identity |= {"target": self.target.spec(), "model": signature(model)}
         learned = [p for p in model.parameters() if p.requires_grad]
         if not learned:
             raise InputError("a network with parameters to train", "none that requires_grad")

@@ -19,9 +19,8 @@ from gduq.tracing.call import evaluating
 from gduq.tracing.trunk import Trunk
 from gduq.training.batches import Batches, InferTarget, check_leak, labels
 from gduq.training.finishing import clean_and_shifted_weights, joined, row_structure
-from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
-from gduq.training.loop import Learner, train
+from gduq.training.loop import FitSettings, Learner, train
 
 __all__ = ["HeadLearner", "TrunkRows", "fit_on_rows"]
 
@@ -240,6 +239,7 @@ class HeadLearner(Learner):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Give every head its own part."""
         for g, head in enumerate(self.heads):
+            head.eval()
             for name, value in (*head.named_parameters(), *head.named_buffers()):
                 value.copy_(state[name][g])
 

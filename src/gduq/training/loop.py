@@ -6,20 +6,73 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gduq._checks import check_int
 from gduq._torch import derived, seed_all
 from gduq.errors import InputError
 from gduq.training.checkpoint import Checkpoint, Progress
-from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 
-__all__ = ["Learner", "train"]
+__all__ = ["FitSettings", "Learner", "train"]
 
+_WHOLE = {"epochs": (0, 10_000_000), "batch_size": (1, 2**31), "patience": (1, 2**31)}
+_REAL = {  # least, most, in words
+    "lr": (1e-300, math.inf, "above 0"),
+    "weight_decay": (0.0, math.inf, "of 0 or more"),
+    "gamma": (1e-300, 1.0, "above 0 and at most 1"),
+}
 _WARM = 10  # steps until a trained network has its whole learning rate: Adam's first ones are large
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How `gduq.fit` trains; it describes the fields."""
+
+    epochs: int | None = None
+    lr: float | None = None  # None: 0.001, or by the number of rows for a head without epochs
+    batch_size: int | None = None  # None: 32
+    weight_decay: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+    patience: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole: dict[str, object] = {"seed": check_int("seed", self.seed, 0, 2**63 - 1)}
+        whole["milestones"] = tuple(check_int("milestones", m, 1) for m in self.milestones)
+        for name, limits in _WHOLE.items():
+            if getattr(self, name) is not None:
+                whole[name] = check_int(name, getattr(self, name), *limits)
+        for name, value in whole.items():
+            object.__setattr__(self, name, value)
+        for name, (least, most, words) in _REAL.items():
+            value = getattr(self, name)
+            if name == "lr" and value is None:
+                continue
+            number = float(value) if isinstance(value, Real) else math.nan
+            if not (least <= number <= most and math.isfinite(number)):
+                raise InputError(f"{name} as a number {words}", repr(value))
+
+    @property
+    def graphs_per_step(self) -> int:
+        """The batch size, or its default."""
+        return self.batch_size or 32
+
+    @property
+    def graphs_per_pass(self) -> int:
+        """The batch size without gradients, where more fit in memory."""
+        return min(256, 8 * self.graphs_per_step)
+
+    def lr_at(self, epoch: int) -> float:
+        r"""The learning rate in an epoch (from 1): :math:`lr \cdot \gamma^{\#\{m < epoch\}}`."""
+        lr = 1e-3 if self.lr is None else self.lr
+        return lr * self.gamma ** sum(milestone < epoch for milestone in self.milestones)
 
 
 class Learner(ABC):
