@@ -21,7 +21,6 @@ import gduq
 from gduq import metrics
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.prediction import Classes
 from gduq.shifts.corruptions import shifted_copies
 from tests.training.cases import Net, graphs
 
@@ -162,15 +161,6 @@ def test_few_rows_are_worth_a_warning_and_only_then() -> None:
             fit(MODELS[case](), train, noisy(19, 2), epochs=1, calibrate=None)
 
 
-def test_a_second_fit_is_judged_without_the_first_ones_temperature() -> None:
-    models = [net(), net()]
-    fit(models[0], noisy(45, 1), noisy(40, 2), epochs=1)
-    gduq.models.as_predictor(models[0]).set_temperature(50.0, "clean")
-    models[1].load_state_dict(models[0].state_dict())
-    one, two = (fit(model, noisy(45, 1), noisy(40, 2)) for model in models)
-    assert [r.val_loss for r in one.records] == [r.val_loss for r in two.records]
-
-
 # -- leaks ---------------------------------------------------------------------------------------
 
 
@@ -225,21 +215,6 @@ def test_novelty_comes_from_training_rows_and_is_uniform_on_validation_rows(case
     assert novelty is not None
     wanted = (torch.arange(50) + 0.5) / 50
     assert (novelty.sort().values - wanted).abs().max() < 0.05
-
-
-def test_novelty_rises_where_the_data_are_strange() -> None:
-    train, val, test = citation()
-    torch.manual_seed(0)
-    model = GNN(6, 16, 3, num_layers=2, conv="gcn", head="mlp", task="node")
-    fit(model, train, val, epochs=30)
-    strange = test.graphs[0].clone()
-    strange.x = -4 * strange.x.roll(1, dims=1)
-    usual, far = (gduq.predict(model, view).novelty for view in (test, View(strange, test.rows)))
-    assert usual is not None
-    assert far is not None
-    assert 0.3 < usual.mean() < 0.7
-    assert far.mean() > usual.mean() + 0.1
-    assert gduq.predict(model, test, novelty=False).novelty is None
 
 
 def test_the_reference_is_a_random_choice_of_sorted_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,55 +315,6 @@ def test_heterogeneous_graphs_go_all_the_way() -> None:
         assert p.calibrated == "clean"  # no copies can be made of such a graph
         assert p.novelty is not None
         assert metrics.accuracy(p) > 0.5
-
-
-@pytest.mark.parametrize("case", ["plain", "head", "laplace"])
-def test_one_logit_is_two(case: str) -> None:
-    """The same function as logits (0, z): the same temperature, probabilities and losses."""
-
-    class Two(nn.Module):
-        def __init__(self, one: Net) -> None:
-            super().__init__()
-            self.one = one
-
-        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-            z = self.one(x, edge_index, batch)
-            return torch.cat([torch.zeros_like(z), z], dim=1)
-
-    def data(count: int, seed: int) -> list[Data]:
-        found = graphs(count, classes=2, seed=seed)
-        for i, graph in enumerate(found):
-            graph.y = (graph.y + (i % 5 == 0)) % 2
-        return found
-
-    train, val = data(40, 1), data(40, 2)
-    torch.manual_seed(0)
-    one = gduq.nn.GNN(4, 8, 1, num_layers=2, head="mlp", dropout=0.1).double()
-    fit(one, train, epochs=40, lr=0.02)
-    if case != "plain":
-        make: dict[str, Callable[[], nn.Module]] = {
-            "head": lambda: gduq.anchor(one, num_anchors=4),
-            "laplace": lambda: gduq.LastLayerLaplace(one, 5, link="samples"),
-        }
-        model = make[case]()
-        fit(model, train, val)
-        p = gduq.predict(model, val)
-        assert p.samples.size(2) == 2
-        assert metrics.nll(p) < 0.69
-        temperature = float(gduq.models.as_predictor(model).temperature)
-        raw = [gduq.predict(model, v) for v in (View(val), *shifted_copies(View(val), 0))]
-        parts = [
-            (q.samples * temperature, q.require_target(), 0.5 if i == 0 else 0.0625)
-            for i, q in enumerate(raw)
-        ]
-        assert temperature == pytest.approx(Classes(2).best_temperature(parts), rel=1e-4)
-        return
-    plain = Net(classes=1)
-    two = Two(copy.deepcopy(plain))
-    fit(plain, train, val)
-    fit(two, train, val)
-    p, q = gduq.predict(plain, val), gduq.predict(two, val)
-    torch.testing.assert_close(p.probs, q.probs)
 
 
 class Own(Data):

@@ -23,7 +23,7 @@ from gduq.data import View
 from gduq.nn import GNN
 from gduq.training.choosing import fit_mixture_weights, mixture_weights
 from tests.training.cases import Net, graphs
-from tests.training.test_calibrated_fit import Links, linked, noisy
+from tests.training.test_calibrated_fit import noisy
 
 QUIET: dict[str, Any] = {"progress": False}
 COLUMNS = ["candidate", "weight", "score", "standard_error", "training_seconds", "prediction_cost"]
@@ -336,18 +336,6 @@ def test_the_order_of_a_loader_does_not_matter() -> None:
     pd.testing.assert_frame_equal(still[columns], shuffled[columns], rtol=1e-3)
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_edges_and_one_logit(outputs: int) -> None:
-    data, numbers = linked(), torch.arange(300)
-    train, val, test = (View(data, edges=numbers[i::3]) for i in range(3))
-    plain = Links(outputs)
-    gduq.fit(plain, train, val, epochs=30, lr=0.02, **QUIET)
-    model = choose(plain, train, val)
-    p, own = gduq.predict(model, test), gduq.predict(plain, test)
-    assert p.samples.shape[1:] == (100, 2)
-    assert metrics.nll(p) < metrics.nll(own) + 0.05
-
-
 # -- errors --------------------------------------------------------------------------------------
 
 
@@ -380,25 +368,3 @@ def test_wrong_networks_and_data() -> None:
         choose(net(), val=View(graphs(24, classes=5)))
     with pytest.raises(InputError):
         choose(net(), View(graphs(24, classes=1)))
-
-
-def test_values_of_nodes() -> None:
-    """Laplace in place of a vote; the network is trained on from 1.5."""
-    ring = torch.arange(60)
-    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    edges = torch.stack([ring, ring.roll(1)])
-    graph = Data(x=x, edge_index=edges, y=(x + x.roll(-1, dims=0)).sum(dim=1))
-    views = View(graph, ring < 30), View(graph, ring >= 30)
-    torch.manual_seed(0)
-    own = GNN(3, 16, 1, num_layers=3, conv="gin", task="node", head="mlp")
-    gduq.fit(own, *views, epochs=60, lr=0.01, **QUIET)
-    names = {}
-    for budget in (1.2, 1.5):
-        board = choose(own, *views, budget=budget, epochs=9).leaderboard
-        assert board is not None
-        names[budget] = set(board["candidate"])
-    assert names[1.2] == CHEAP - {"neighbours"} | {"Laplace"}
-    assert {name for name in names[1.5] if name.startswith("trained on")} == {
-        "trained on, anchors at the last layer",
-        "trained on, anchors at layer 1",
-    }

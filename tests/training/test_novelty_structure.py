@@ -12,12 +12,10 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.loader import RandomNodeLoader
 from torch_geometric.nn import SAGEConv
-from torch_geometric.transforms import ToSparseTensor
 
 import gduq
 from gduq.data import View
 from gduq.nn import GNN
-from tests.training.cases import graphs
 from tests.training.test_calibrated_fit import MODELS, citation, fit, models, noisy
 
 
@@ -118,30 +116,6 @@ def test_samples_of_neighbours_have_no_structure() -> None:
     fit(other, loader, val, epochs=2)
     assert known(other).novelty.fitted
     assert not known(other).novelty.reads_structure
-
-
-class Adjacency(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.out = SAGEConv(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
-        return self.out(self.conv(x, adj_t).relu())
-
-
-def test_an_adjacency_matrix_and_no_edges_at_all() -> None:
-    train, val, _ = citation()
-    kept = ToSparseTensor(remove_edge_index=True)
-    sparse = kept(copy.copy(train.graphs[0]))
-    model = Adjacency()
-    fit(model, View(sparse, train.rows), View(sparse, val.rows), calibrate="clean")
-    assert known(model).novelty.reads_structure
-    bare = [Data(x=g.x, edge_index=g.edge_index[:, :0], y=g.y) for g in graphs(40)]
-    plain = MODELS["plain"]()
-    fit(plain, bare[:20], bare[20:])
-    assert 0.2 < novelty(plain, bare[20:]).mean() < 0.8
-    assert (novelty(plain, graphs(10)) >= 0.999).all()  # now there are edges
 
 
 def test_a_bundle_says_the_same(tmp_path: Path) -> None:

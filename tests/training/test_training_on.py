@@ -137,25 +137,6 @@ def test_anchors_are_where_the_output_depends_on_them() -> None:
         gduq.anchor(net, at="encoder.ls", call=decode, like=data)
 
 
-class Keeping(Normed):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        self.h = [self.first(x, edge_index)]
-        return super().forward(x, edge_index)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_network_that_keeps_an_activation_can_be_wrapped() -> None:
-    net, data = Keeping(), labelled()
-    net(data.x, data.edge_index).sum().backward()
-    kept = net.h[0]
-    train, val = split(data)
-    gduq.anchor(net, like=data)
-    gduq.HeadEnsemble(net, 2)
-    gduq.choose(net, train, val, **QUIET)
-    assert net.h[0] is kept
-    assert kept.grad_fn is not None
-
-
 # -- memory ----------------------------------------------------------------------------------------
 
 

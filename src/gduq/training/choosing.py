@@ -9,11 +9,11 @@ weight, and do not lose it to chance. Two rows more count for the plain network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -141,7 +141,7 @@ def choose(
     work = replace(work, val=held, copies=list(copies_of(held, seed)))
     plain = Network(copied(net).eval().requires_grad_(True), call)
     with isolated(device_of_model(plain)):
-        found = list(_candidates(plain, work, budget))
+        found = _candidates(plain, work, budget)
         if len(found) == 1 and budget > 1:
             warn_user(_ALONE)
         return stack(found, held)
@@ -191,37 +191,13 @@ _INNER = Plan("layer 1", 1, 0.125)
 _GRAPHS = (Plan("input, one anchor per graph", "input", 0.08, "graph"), Plan("input", "input", 0.1))
 
 
-def _candidates(plain: Network, work: Fit, budget: float) -> Iterator[Candidate]:
-    """Train and calibrate all that a budget allows, the plain network first; what the network does
-    not allow is left out, with a warning."""
-    assert work.val is not None
-    for name, fit, make in _makings(plain, work, budget):
-        start = time.perf_counter()
-        try:
-            model = make()
-            _, sets = fit.run(model, "shifted")
-        except InputError as error:
-            if name == "plain":
-                raise
-            warn_user(f"choose leaves out '{name}': {error}")
-            continue
-        seconds, start = time.perf_counter() - start, time.perf_counter()
-        labelled_outputs(model, work.val, _BATCH)
-        predicting = time.perf_counter() - start
-        assert model.target is not None
-        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, *_ in sets]
-        yield Candidate(name, model, torch.stack(found).double().cpu(), seconds, predicting)
-
-
-def _makings(
-    plain: Network, work: Fit, budget: float
-) -> Iterator[tuple[str, Fit, Callable[[], Predictor]]]:
-    """Names, how to train and how to make candidates, the cheapest first."""
+def _candidates(plain: Network, work: Fit, budget: float) -> list[Candidate]:
+    """All that a budget allows, trained and calibrated, the plain network first."""
     seed, epochs = work.settings.seed, work.settings.epochs
-    yield "plain", _epochs(work, 0), plain.eval
-    yield from _on_trunk(plain, work, budget >= 1.2)
+    found = [_candidate("plain", _epochs(work, 0), plain.eval)]
+    found += _on_trunk(plain, work, budget >= 1.2)
     if epochs is None:
-        return
+        return found
     # Without a head there is nothing cheaper than the first of them.
     headless = plain.trunk is None or not plain.trunk.has_head
     most = 2 if budget >= 1.5 else int(budget >= 1.2 and headless)
@@ -229,12 +205,36 @@ def _makings(
     for plan in _plans(plain, first)[:most]:
         fit = _epochs(work, max(1, round(epochs * plan.share)))
         make = partial(_trained_on, plain, plan, seed, first)
-        yield f"trained on, anchors at {plan.name}", fit, make
+        found += _tried(f"trained on, anchors at {plan.name}", fit, make)
     for number, least in ((2, 2.5), (3, 3.5)):
         if budget >= least:
-            network = _another(plain, seed + 100 * (number - 1))
-            yield f"network {number}", work, network.eval
-            yield from _on_trunk(network, work, False, f", network {number}")
+            make_another = partial(_another, plain, seed + 100 * (number - 1))
+            for made in _tried(f"network {number}", work, make_another):
+                network = cast(Network, made.model)
+                found += [made, *_on_trunk(network, work, False, f", network {number}")]
+    return found
+
+
+def _tried(name: str, fit: Fit, make: Callable[[], Predictor]) -> list[Candidate]:
+    """What the network does not allow is left out, with a warning."""
+    try:
+        return [_candidate(name, fit, make)]
+    except InputError as error:
+        warn_user(f"choose leaves out '{name}': {error}")
+        return []
+
+
+def _candidate(name: str, fit: Fit, make: Callable[[], Predictor]) -> Candidate:
+    """Train and calibrate a model, and note the losses of validation rows and copies."""
+    assert fit.val is not None
+    start, model = time.perf_counter(), make()
+    _, sets = fit.run(model, "shifted")
+    seconds, start = time.perf_counter() - start, time.perf_counter()
+    labelled_outputs(model, fit.val, _BATCH)
+    predicting = time.perf_counter() - start
+    assert model.target is not None
+    found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, *_ in sets]
+    return Candidate(name, model, torch.stack(found).double().cpu(), seconds, predicting)
 
 
 def _another(plain: Network, seed: int) -> Network:
@@ -247,21 +247,21 @@ def _epochs(work: Fit, epochs: int) -> Fit:
     return replace(work, settings=replace(work.settings, epochs=epochs))
 
 
-def _on_trunk(
-    network: Network, work: Fit, anchored: bool, whose: str = ""
-) -> Iterator[tuple[str, Fit, Callable[[], Predictor]]]:
+def _on_trunk(network: Network, work: Fit, anchored: bool, whose: str = "") -> list[Candidate]:
     """What a trained network with a head allows in one pass over the rows."""
     trunk, target = network.trunk, network.target
     if trunk is None or not trunk.has_head or target is None:
-        return
+        return []
     trunk.requires_grad_(False)
     quick = replace(work.settings, epochs=None, lr=None, batch_size=None)
     fit = replace(work, settings=quick, infer=lambda _: target)
     more: dict[str, Any] = {"call": network.call, "seed": work.settings.seed, "trunk": trunk}
     name, kind = ("Laplace", LastLayerLaplace) if target.has_units else ("neighbours", Neighbours)
-    yield f"{name}{whose}", fit, partial(kind, None, **more)
+    found = _tried(f"{name}{whose}", fit, partial(kind, None, **more))
     if anchored:
-        yield "anchored head", fit, partial(Anchored, trunk.net, Recipe.head(mask=_MASK), **more)
+        head = partial(Anchored, trunk.net, Recipe.head(mask=_MASK), **more)
+        found += _tried("anchored head", fit, head)
+    return found
 
 
 def _plans(plain: Network, graph: Graph) -> Sequence[Plan]:

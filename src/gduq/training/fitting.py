@@ -43,7 +43,7 @@ from gduq.training.finishing import (
     labelled_outputs,
     warn_of_doubts,
 )
-from gduq.training.heads import TrunkRows, fit_on_rows
+from gduq.training.heads import fit_on_rows
 from gduq.training.history import History, epoch_bar
 from gduq.training.loop import FitSettings, Learner, train
 
@@ -249,9 +249,9 @@ class Fit:
             copies = ()
         elif copies is None:
             copies = copies_of(self.val, settings.seed)
-        rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
+        given = model, trunk, self.train, self.val, copies, self.infer, settings
         with epoch_bar(settings.epochs, self.progress, title) as show:
-            history = fit_on_rows(model, rows, settings, show, calibrate is not None)
+            history, rows = fit_on_rows(*given, show, calibrate is not None)
         before.stays, seed = False, settings.seed
         return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
 

@@ -36,26 +36,6 @@ class TrunkRows(NamedTuple):
     train: CachedRows
     val: CachedRows | None
     copies: Sequence[CachedRows]  # shifted copies of the validation rows
-    target: Target
-
-    @classmethod
-    def collect(
-        cls,
-        trunk: Trunk,
-        train: Batches,
-        val: Batches | None,
-        infer: InferTarget,
-        copies: Iterable[Batches] = (),
-    ) -> TrunkRows:
-        """Run the trunk over training rows, validation rows and copies of these."""
-        first, held = _run_trunk(trunk, train, "train"), None
-        target = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
-        if val is not None:
-            held = _run_trunk(trunk, val, "val")
-            held = replace(held, y=target.check_val(held.y, first.y))
-        found = (_run_trunk(trunk, copy, "val") for copy in copies)
-        shifted = [replace(copy, y=target.check(copy.y, "val")) for copy in found]
-        return cls(replace(first, y=target.check(first.y, "train")), held, shifted, target)
 
 
 def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
@@ -77,16 +57,28 @@ def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
 
 def fit_on_rows(
     model: Predictor,
-    rows: TrunkRows,
+    trunk: Trunk,
+    train_data: Batches,
+    val_data: Batches | None,
+    copies: Iterable[Batches],
+    infer: InferTarget,
     settings: FitSettings,
-    show: Callable[[Epoch], None] = lambda _: None,
-    tempered: bool = True,
-) -> History:
-    """Train what of a model reads rows, without calibration.
+    show: Callable[[Epoch], None],
+    tempered: bool,
+) -> tuple[History, TrunkRows]:
+    """Run a trunk over all rows, and train what of a model reads them, without calibration.
 
     ``tempered`` compares epochs at the best temperature of each: right where one is fitted
     afterwards.
     """
+    first, held = _run_trunk(trunk, train_data, "train"), None
+    goal = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
+    if val_data is not None:
+        held = _run_trunk(trunk, val_data, "val")
+        held = replace(held, y=goal.check_val(held.y, first.y))
+    found = (_run_trunk(trunk, copy, "val") for copy in copies)
+    shifted = [replace(copy, y=goal.check(copy.y, "val")) for copy in found]
+    rows = TrunkRows(replace(first, y=goal.check(first.y, "train")), held, shifted)
     history = History()
 
     def learn(
@@ -113,11 +105,11 @@ def fit_on_rows(
         history = histories[best]
         return [heads[best]]
 
-    before, model.target = model.target, rows.target
+    before, model.target = model.target, goal
     model.check_target()
     model.set_temperature(1.0, None)
-    model.fit_rows(rows.train, rows.train if rows.val is None else rows.val, learn, before)
-    return history
+    model.fit_rows(rows.train, rows.train if held is None else held, learn, before)
+    return history, rows
 
 
 @dataclass(eq=False)
