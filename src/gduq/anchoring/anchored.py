@@ -70,7 +70,7 @@ class Anchored(Predictor):
 
     def __init__(
         self,
-        net: nn.Module | None,
+        net: nn.Module,
         recipe: Recipe | None = None,
         call: Call | None = None,
         seed: int = 0,
@@ -455,7 +455,8 @@ class Anchored(Predictor):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Anchored:
         call, net = factory.call(spec), factory.net(spec["net"])
-        model = cls(None, Recipe(**spec["recipe"]), call, spec["seed"])
+        recipe = Recipe(**spec["recipe"])
+        model = cls(None, recipe, call, spec["seed"])  # type: ignore[arg-type]  # point follows
         model._set_point(cut_from(spec["point"], net, call), source_from(spec["source"]))
         return model
 
