@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.interpolate import CubicSpline
 from torch import Tensor, nn
 
-from gduq._torch import below, exporting
+from gduq._torch import below
 from gduq.calibration.base import CalibrationSet, MixtureCalibrator, NetworkCalibrator, doubles
 from gduq.errors import InputError
 from gduq.prediction.mixture import best_temperature
@@ -171,10 +171,7 @@ class OrderInvariantCalibration(NetworkCalibrator, MixtureCalibrator):
 
 def _sort(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Logits downwards and centred (softmax does not see the shift), and which class is where."""
-    if exporting():  # ONNX knows no stable sort; ties have no gap, so their order does not matter
-        ordered, order = logits.topk(logits.size(-1), dim=-1)
-    else:
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    ordered, order = logits.topk(logits.size(-1), dim=-1)  # ONNX knows no stable sort
     return ordered - ordered.mean(dim=-1, keepdim=True), order
 
 
