@@ -109,9 +109,6 @@ class AnyBattery:
         torch.testing.assert_close(self.mixed(q), self.mixed(p), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(q.epistemic, p.epistemic, rtol=1e-8, atol=1e-12)
 
-    def test_improves_nll_on_its_own_rows(self, case, fitted):
-        assert self.nll(fitted(case.p, rows=case.val)) < self.nll(case.p[case.val]) - 0.1
-
     def test_improves_nll_on_other_rows(self, case, fitted):
         assert self.nll(fitted(case.p, rows=case.test)) < self.nll(case.p[case.test])
 
@@ -347,15 +344,3 @@ class CalibratorBattery(AnyBattery):
         assert after[high].mean() > 2 * after[low].mean() > 0
         agreed = case.p.with_samples(case.p.logits.expand(SAMPLES, -1, -1).contiguous())
         assert fitted(agreed).spread.max() < 1e-9
-
-    def test_a_one_logit_task_is_two_logits(self, case):
-        two = make_case(classes=2)
-        one = two.p.samples[:, :, 1:] - two.p.samples[:, :, :1]
-        p = ClassPrediction(one, two.p.target, features=two.p.features)
-        q = self.make(two).fit(p, rows=two.val)(p)
-        assert q.num_classes == 2
-        assert nll(q) < nll(p)
-
-    def test_huge_logits_stay_finite(self, case, fitted):
-        p = case.p.with_samples(case.p.samples * 1e4)
-        assert torch.isfinite(fitted(p).probs).all()

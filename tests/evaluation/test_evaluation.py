@@ -359,19 +359,6 @@ def test_labels_that_nobody_knows_are_left_out():
     assert "lac" in set(found.table.variant)
 
 
-def test_papers_negatives_and_own_ood_names():
-    found = evaluate(judged("classes")[0], negatives="id_val", ood=["ood_test"], **FAST)
-    rows = part(found, kind="ood")
-    assert set(rows.split) == {"ood_test"}
-    assert set(rows.against) == {"id_val"}
-
-
-def test_fewer_rows_than_bins_is_measured():
-    found = evaluate({"id_val": draw_classes(8, 0), "id_test": draw_classes(5, 1)}, **FAST)
-    assert 0 <= found.value("id_test", "ece").value <= 1
-    assert "raps" not in set(found.table.variant)
-
-
 # -- files and bad input -----------------------------------------------------------------------
 
 

@@ -51,12 +51,7 @@ __all__ = [
 
 
 def methods_for(kind: str) -> dict[str, type[Calibrator]]:
-    """The part of `METHODS` for one kind of prediction: ``"classes"``, ``"values"``, ``"labels"``.
-
-    Example:
-        >>> list(methods_for("values"))
-        ['deviation']
-    """
+    """The part of `METHODS` for one kind of prediction: ``"classes"``, ``"values"``, ``"labels"``."""
     return {name: cls for name, cls in METHODS.items() if cls.kind == kind}
 
 

@@ -291,11 +291,6 @@ class CalibrationSet:
         target: Labels ``[n]``, or values.
         share: Of every row in the loss ``[n]``; sums to 1.
         weights: Of the hypotheses ``[K]``, or ``None``.
-
-    Example:
-        >>> p = ClassPrediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
-        >>> CalibrationSet(p, copies=[p[:1], p[1:]]).share.tolist()
-        [0.25, 0.25, 0.25, 0.25]
     """
 
     p: Any  # a prediction of the calibrator's kind

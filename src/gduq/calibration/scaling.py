@@ -168,12 +168,6 @@ class VectorScaling(_Affine):
     Args:
         penalty: ``None`` for that prior; a number :math:`\lambda` for :math:`\frac{\lambda}{C}
             \|b\|^2` instead, 0 for the published method.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 4)
-        >>> p = ClassPrediction(z, target=torch.tensor([0, 1, 0, 0, 0, 1, 0, 1]))
-        >>> VectorScaling(penalty=0.0).fit(p)(p).probs[1]  # class 1 was right three times of four
-        tensor([0.2500, 0.7500])
     """
 
 
@@ -247,13 +241,6 @@ class PerLabel(Calibrator):
     """A temperature for every label, fitted as for two classes on the rows that know it.
 
     A label whose known rows are all "yes" or all "no" stays as it is, which a warning says.
-
-    Example:
-        >>> z = torch.tensor([[4.0, -1.0]] * 4)  # sure of the first, right three times of four
-        >>> nan = float("nan")
-        >>> p = LabelPrediction(z, torch.tensor([[1, 0], [1, 1], [1, nan], [0, 0]]))
-        >>> PerLabel().fit(p)(p).probs[0].round(decimals=2)
-        tensor([0.7500, 0.3300])
     """
 
     kind = "labels"

@@ -82,9 +82,7 @@ def evaluate(
         bins: Bins of ECE, adaptive and classwise ECE (``ece100`` always has 100).
         abstain: Wished ``coverage`` and ``accuracy`` of answers; 0.8 and 0.9 by default.
         subgroups: Also measure groups by degree and size; needs ``splits``.
-        resamples: Bootstrap resamples of every interval.
-        level: Coverage of the intervals.
-        seed: Seed of everything random.
+        resamples, level, seed: Of the bootstrap's intervals, and the seed of everything random.
         batch_size: Graphs at a time, when a model predicts.
 
     Example:
@@ -302,7 +300,14 @@ def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
 
 def _thresholds(case: Case, val: Prediction) -> Iterator[Record]:
     """All that is fitted on validation rows: predicted accuracy, conformal answers, abstention."""
-    yield from _error_prediction(case, val)
+    for split, p in case.tested() if isinstance(val, ClassPrediction) else ():
+        for method in generalization.METHODS:
+            if method == "disagreement" and p.num_samples == 1:
+                continue
+            guess = generalization.estimate_interval(val, p, method, **case.sampling)
+            for measure, value in zip(("predicted_accuracy", "error"), guess, strict=True):
+                if value is not None:
+                    yield case.record("error prediction", split, measure, value, variant=method)
     for name in conformal.METHODS[case.settings.about]:
         for split, found in _conformal_answers(case, val, name):
             record = partial(case.record, "conformal", split, variant=name)
@@ -311,18 +316,6 @@ def _thresholds(case: Case, val: Prediction) -> Iterator[Record]:
             yield record(found.size_name, _mean(found.size, case))
             yield record("shift_pvalue", found.shift.pvalue)
     yield from _abstention(case, val)
-
-
-def _error_prediction(case: Case, val: Prediction) -> Iterator[Record]:
-    """Accuracies predicted without labels, and how far they are off."""
-    for split, p in case.tested():
-        for method in generalization.METHODS if isinstance(val, ClassPrediction) else ():
-            if method == "disagreement" and p.num_samples == 1:
-                continue
-            found = generalization.estimate_interval(val, p, method, **case.sampling)
-            for measure, value in zip(("predicted_accuracy", "error"), found, strict=True):
-                if value is not None:
-                    yield case.record("error prediction", split, measure, value, variant=method)
 
 
 def _conformal_answers(case: Case, val: Prediction, name: str) -> list[tuple[str, Any]]:
