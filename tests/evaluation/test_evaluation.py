@@ -75,20 +75,6 @@ def test_measures_restate_the_functions(kind):
     assert found.settings["about"] == kind
 
 
-def test_each_label_is_measured_by_its_name():
-    predictions, found = judged("labels")
-    for split, p in predictions.items():
-        for t, label in enumerate("abc"):
-            for name in LABELS:
-                value, low, high = found.value(split, name, variant=label)
-                assert value == pytest.approx(getattr(metrics, name)(p.column(t)))
-                assert low <= value <= high
-            rows = part(found, split=split, kind="metrics", calibrator="none", variant=label)
-            assert set(rows.rows) == {len(p.column(t))}
-            majority = found.value(split, "majority", variant=label).value
-            assert majority == pytest.approx(metrics.majority(p.column(t)))
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind in KINDS for name in CALIBRATORS[kind]]
 )

@@ -55,17 +55,6 @@ def test_rows_that_are_all_right_have_an_interval_of_the_gap():
     assert off.high - off.low == pytest.approx(right.high - right.low)
 
 
-@pytest.mark.parametrize("measure", ["roc_auc", "average_precision", "balanced_accuracy"])
-def test_fewer_than_five_rows_of_a_class_have_no_interval(measure):
-    few, enough = (evaluate({"id_test": rare(n)}, **FAST) for n in (4, 5))
-    value, low, high = few.value("id_test", measure)
-    assert value == pytest.approx(getattr(metrics, measure)(rare(4)))
-    assert math.isnan(low)
-    assert math.isnan(high)
-    value, low, high = enough.value("id_test", measure)
-    assert low < value < high
-
-
 def test_one_number_of_bins():
     graphs = View([graph(i, nodes=3 + i % 2) for i in range(120)])
     logits = 3 * torch.randn(120, 3, generator=torch.Generator().manual_seed(0))

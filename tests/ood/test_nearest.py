@@ -196,15 +196,6 @@ def test_units_do_not_matter_and_lengths_may_be_extreme(scale: float) -> None:
     assert (far == 1.0).all() if scale > 1 else (far > novelty(rows)).double().mean() > 0.9
 
 
-def test_no_rows_and_rows_that_are_not_finite() -> None:
-    novelty = Novelty().fit(clusters(30, 0), clusters(20, 1), seeded(0))
-    assert novelty(torch.empty(0, 8)).shape == (0,)
-    bad = clusters(3, 2)
-    bad[0, 1], bad[1, 2] = torch.nan, torch.inf
-    assert novelty(bad)[:2].tolist() == [1.0, 1.0]
-    assert novelty(bad)[2] == novelty(clusters(3, 2))[2]
-
-
 @pytest.mark.parametrize(
     "call",
     [

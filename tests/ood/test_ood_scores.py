@@ -49,14 +49,6 @@ def test_every_score_finds_the_planted_shift(sets, score):
     assert 0.4 < ood.auroc(p_id, planted(300, 0.0, 9), score=score, train=train) < 0.6
 
 
-@pytest.mark.parametrize("score", ALL)
-def test_scores_of_rows_do_not_depend_on_others(sets, score):
-    train, p_id, _ = sets
-    rows = torch.tensor([5, 0])
-    found = ood.score(p_id[rows], score, train=train)
-    assert torch.allclose(found, ood.score(p_id, score, train=train)[rows])
-
-
 def test_scores_restate_the_prediction(sets):
     p = sets[1]
     assert torch.allclose(ood.score(p, "msp"), 1 - p.confidence)
@@ -137,18 +129,6 @@ def test_ranking_equals_scikit_learn(n, k, ties, seed):
     assert precision == pytest.approx(average_precision_score(truth, scores))
     false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     assert false_positives == pytest.approx(false[true >= 0.95 - 1e-12].min())
-
-
-def test_weighted_curve_equals_repeated_rows():
-    random = np.random.default_rng(0)
-    negative, positive = (torch.from_numpy(random.normal(size=s).round(1)) for s in (12, 9))
-    n = torch.from_numpy(random.integers(0, 3, size=(4, 12))).double()
-    k = torch.from_numpy(random.integers(0, 3, size=(4, 9))).double()
-    batched = Curve.of((negative, positive), n, k).all()
-    for r in range(4):
-        rows = [v.repeat_interleave(c[r].long()) for v, c in ((negative, n), (positive, k))]
-        expected = Curve.of((rows[0], rows[1])).all().squeeze(1)
-        assert torch.allclose(batched[:, r], expected)
 
 
 def test_a_separation_of_very_few_rows_has_no_interval():

@@ -51,7 +51,7 @@ __all__ = [
 
 
 def methods_for(kind: str) -> dict[str, type[Calibrator]]:
-    """The part of `METHODS` for one kind of prediction: ``"classes"``, ``"values"``, ``"labels"``."""
+    """The part of `METHODS` for ``"classes"``, ``"values"`` or ``"labels"``."""
     return {name: cls for name, cls in METHODS.items() if cls.kind == kind}
 
 
