@@ -45,7 +45,7 @@ def test_a_run_without_its_data(folder, monkeypatch):
     def gone(*_):
         raise InputError("raw files", "none")
 
-    monkeypatch.setattr("gduq.runs.build.splits_of", gone)
+    monkeypatch.setattr("gduq.report.runs.splits_of", gone)
     subject = subject_from_run(folder, name="mine")
     assert subject.splits is None
     assert subject.name == "mine"
@@ -86,8 +86,3 @@ def test_a_class_that_validation_rows_lack_costs_no_report(tmp_path):
     evaluate(p, calibrators=["vector"], resamples=5).to_json(tmp_path / "metrics.json")
     read = Evaluation.from_json(tmp_path / "metrics.json")
     assert "mine + vector" in build(Subject("mine", p, evaluation=read))
-
-
-def test_no_run(tmp_path):
-    with pytest.raises(InputError, match="the folder of a run"):
-        subject_from_run(tmp_path)

@@ -6,8 +6,14 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gduq.data.catalog import SHIFTS, Family, load_from
+from gduq.data.catalog import SHIFTS, Family
+
+if TYPE_CHECKING:
+    from gduq.data import Splits
 
 __all__ = ["FAMILIES"]
 
@@ -22,6 +28,18 @@ _SOURCES = {  # the loader, which parts of the name it takes, and what it reads
 }
 
 
+def _load(
+    where: str, parts: tuple[int, ...], name: list[str], root: str | Path | None, seed: int,
+    limit: int | None,
+) -> Splits:  # fmt: skip
+    """Call a loader with some parts of a dataset's name; images and text make ``limit`` graphs
+    only, of others rows are left out later."""
+    module, _, function = where.partition(":")
+    loader = getattr(import_module(f"gduq_reproduction.datasets.{module}"), function)
+    more = (limit,) if module in ("images", "text") else ()
+    return loader(*(name[i] for i in parts), root, seed, *more)  # type: ignore[no-any-return]
+
+
 def _family(
     kind: str,
     rows: int | str,
@@ -31,8 +49,7 @@ def _family(
     task: str = "graph",
 ) -> Family:
     where, parts, source = _SOURCES[kind]
-    own = kind in ("cmnist", "rotmnist", "sst2")
-    load = partial(load_from, f"gduq_reproduction.datasets.{where}", parts, own_limit=own)
+    load = partial(_load, where, parts)
     return Family(task, f"{rows} {task}s", classes, domain, source, load, shifts)
 
 

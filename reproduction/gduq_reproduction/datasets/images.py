@@ -209,13 +209,15 @@ def load_rotmnist(
     ``x [n, 3]`` is the grey value and the position (across, down). ``severities`` holds the 10 000
     test digits at every level of ``kind``, `ANGLES` of ``rotation`` or `NOISE` on the grey values;
     ``ood_test`` is the most severe one, and ``id_test`` the digits as they are. ``limit`` counts
-    the graphs of train, id_val and id_test together.
+    the graphs of train, id_val, id_test and ood_test together.
     """
     one_of("a kind", kind, ("rotation", "noise"))
     order = torch.randperm(_TRAIN, generator=torch.Generator().manual_seed(seed))
     train, val = torch.tensor_split(order, [_TRAIN - _ID_VAL])
     test = torch.arange(_TRAIN, _TRAIN + _TEST)
-    cut = limit_rows({"train": train, "id_val": val, "id_test": test}, limit, seed)
+    cut = {"train": train, "id_val": val, "id_test": test, "ood_test": test}
+    cut = limit_rows(cut, limit, seed)
+    del cut["ood_test"]  # the digits of id_test
     graphs = _graphs(root, torch.cat(list(cut.values())))
     upright = graphs[-len(cut["id_test"]) :]
     if kind == "rotation":
