@@ -27,7 +27,6 @@ from gduq import (
 )
 from gduq.calibration import METHODS as CALIBRATORS
 from gduq.data import View
-from gduq.ood import generalization
 from gduq_reproduction.methods import LAST, SCRATCH, Answers, Work, answers_of
 from gduq_reproduction.rivals import GEBM, DensityAware, gnnsafe
 
@@ -74,16 +73,17 @@ def _rows(work: Work, method: str, found: Answers, calibrations: Sequence[str]) 
     if isinstance(found.parts["id_test"], ValuePrediction):
         return
     yield from _detection(method, found)
+    val: Any = found.parts["id_val"]
+    far = found.parts["ood_test"]
     for name in ESTIMATORS:
         with suppress(InputError):  # one hypothesis does not disagree
-            error = generalization.estimate(found.parts["id_val"], found.parts["ood_test"], name)
+            error = abs(ood.predict_accuracy(val, far, name) - metrics.accuracy(far))
             row: Row = {"method": method, "calibration": name, "split": "estimation"}
-            yield {**row, "gep_error": error.error}
+            yield {**row, "gep_error": error}
     if method == "plain":
         halved = found.mapped(lambda p: ClassPrediction(p.samples / 2, p.target, weights=p.weights))
         yield from _measured("T = 2", "none", halved.parts)
         train = gduq.predict(work.plain, work.splits.train, features=True, novelty=False)
-        val: Any = found.parts["id_val"]
         for level, copies in (("validation", ()), ("copies", found.copies)):
             density = DensityAware(train).fit(val, copies)
             yield from _measured("density", level, found.mapped(density).parts)

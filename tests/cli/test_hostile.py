@@ -55,11 +55,6 @@ def test_pipes_and_devices_are_no_graphs(tmp_path, ending):
     link.symlink_to("/dev/zero")
     for path in (pipe, link, model):
         refused("predict", model, path, "-o", out)
-    pipe = tmp_path / "T" / "T_A.txt"
-    pipe.parent.mkdir()
-    os.mkfifo(pipe)
-    (pipe.parent / "T_graph_indicator.txt").write_text("1\n1\n")
-    refused("predict", model, pipe.parent, "-o", out)
 
 
 def test_a_header_of_one_endless_field(tmp_path):

@@ -30,12 +30,6 @@ from tests.tampering import joined, split_up
 
 pytest.importorskip("rdkit")
 TABLE = b'smiles,name,y\nCCO,"a, b",1\nc1ccccc1,"two\nlines",0\nCC(=O)O,x,1\n'
-TU = {
-    "T_A.txt": b"1, 2\n2, 1\n3, 4\n4, 3\n",
-    "T_graph_indicator.txt": b"1\n1\n2\n2\n",
-    "T_graph_labels.txt": b"-1\n7\n",
-    "T_node_attributes.txt": b"1,2\n3,4\n5,6\n7,8\n",
-}
 CONFIG = b'seed = 3\n[data]\nname = "cbas/color/concept"\n[training]\nepochs = 4\nlr = 1e-3\n'
 
 
@@ -80,18 +74,6 @@ def test_tables(place, data):
         ]
         assert [item.row for item in rows] == [index for index, _ in stream(path)]
         assert all(len(item.kept) == 1 for item in rows)
-
-
-@budget(20)
-@given(data=st.data())
-def test_tu_folders(place, data):
-    folder = place / "T"
-    folder.mkdir(exist_ok=True)
-    for name, content in TU.items():
-        (folder / name).write_bytes(content)
-    name = data.draw(st.sampled_from(sorted(TU)))
-    (folder / name).write_bytes(changed(TU[name], data))
-    read_all(folder)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +205,7 @@ def test_runs(run, data):
             (other_arrays if path.suffix == ".npz" else other_values)(path, data)
         found = RunFolder(run)
         _ = found.history
-        assert subject_from_run(found, data=False).result.to_markdown()
+        assert subject_from_run(found, data=False).result.to_json()
     except InputError as error:
         one_sentence(error)
     finally:

@@ -23,17 +23,12 @@ QUICK = [n for n in names() if n.split("/")[0] in ("motif", "cbas", *NEEDS)]
 QUICK = [n for n in QUICK if n.split("/")[1] not in ("NCI1", "NCI109", "PROTEINS", "DD")]  # test_tu
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.parametrize("name", QUICK)
-def test_every_quick_name_loads(root, name):
+def test_every_quick_name_loads(tmp_path, name):
     family = name.split("/")[0]
     if family in NEEDS:
         real(NEEDS[family])
-    splits = load(name, root)
+    splits = load(name, tmp_path)
     known = find(name)
     assert splits.name == name
     assert {view.task for _, view in splits} == {known.task}
@@ -59,7 +54,6 @@ def test_names_are_unique_and_have_every_shift():
 @pytest.mark.parametrize(
     ("wrong", "near"),
     [
-        ("motif/basis/covarate", "motif/basis/covariate"),
         ("cora", "cora/word/covariate"),
         ("TU/Proteins/Size", "tu/PROTEINS/size"),
         ("rotmnist/rotated", "rotmnist/rotation"),
@@ -78,14 +72,14 @@ def test_what_is_no_name(name):
     assert find("tu/IMDB-BINARY/size").domain == "graph size"
 
 
-def test_limit_keeps_proportions(root):
-    splits = load("motif/basis/covariate", root, limit=100)
+def test_limit_keeps_proportions():
+    splits = load("motif/basis/covariate", limit=100)
     assert [len(view) for _, view in splits] == [60, 10, 10, 10, 10]
     assert splits.domains["ood_test"].tolist() == [4] * 10
-    whole = load("motif/basis/covariate", root)
+    whole = load("motif/basis/covariate")
     kept, all_rows = splits.train.graphs.visible, whole.train.graphs.visible
     assert set(kept.tolist()) <= set(all_rows.tolist())
-    again = load("motif/basis/covariate", root, limit=100)
+    again = load("motif/basis/covariate", limit=100)
     assert torch.equal(again.train.graphs.visible, kept)
 
 

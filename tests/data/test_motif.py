@@ -119,7 +119,7 @@ def slow_noise(base, width, rng):
     return graph.number_of_edges() - before
 
 
-@pytest.mark.parametrize(("base", "width"), [(0, 60), (1, 70), (2, 40), (3, 70), (4, 60)])
+@pytest.mark.parametrize(("base", "width"), [(1, 70), (2, 40), (3, 70), (4, 60)])
 def test_noise_edges_against_a_slow_reference(base, width):
     rng = np.random.default_rng(0)
     slow = np.array([slow_noise(base, width, rng) for _ in range(400)])
@@ -132,15 +132,6 @@ def test_noise_edges_against_a_slow_reference(base, width):
     assert abs(fast.mean() - slow.mean()) <= 4 * error + 1e-9
 
 
-def test_a_stars_noise_joins_hub_and_motif_only():
-    for graph in build(3, 70, 1, count=300):
-        base = graph.num_nodes - 5
-        pairs = [(u, v) for u, v in graph.edge_index.t().tolist() if u < v]
-        extra = [(u, v) for u, v in pairs if not (u == 0 and v < base) and u < base]
-        assert len([1 for u, v in extra if u != 0]) <= 1  # the tie itself
-        assert all(v >= base for _, v in extra)
-
-
 @pytest.mark.parametrize("domain", ["basis", "size"])
 @pytest.mark.parametrize("shift", list(SIZES))
 def test_split_sizes(domain, shift):
@@ -149,6 +140,8 @@ def test_split_sizes(domain, shift):
     everything = torch.cat(list(cut.values()))
     assert torch.equal(everything.sort().values, torch.arange(30000))
     assert recipe.base.numel() == 30000
+    if shift == "no_shift":
+        assert torch.bincount(recipe.motif).tolist() == [10000] * 3
 
 
 @pytest.mark.parametrize(
@@ -193,11 +186,6 @@ def test_label_noise():
     wrong = (packed.column("y") != recipe.motif).double().mean()
     p = 0.1 * 2 / 3
     assert abs(wrong - p) < 3 * (p * (1 - p) / 30000) ** 0.5
-
-
-def test_no_shift_has_equally_many_of_each_motif():
-    _, recipe, _ = whole("basis", "no_shift")
-    assert torch.bincount(recipe.motif).tolist() == [10000] * 3
 
 
 def test_loading_is_reproducible():

@@ -35,17 +35,17 @@ def test_errors_and_widths_have_the_unit():
 
 def test_the_table_of_labels():
     table = label_table(of_labels())
-    expected = metrics.label_table(of_labels()[1].predictions["ood_test"])
+    expected = of_labels()[1].predictions["ood_test"]
     assert table.columns[:4] == ("Label", "Rows", "Yes,\u00a0%", "ROC-AUC: sharp")
-    lines = {line.label: line for _, line in expected.iterrows()}
+    parts = expected.parts()
     ranked = [row[3].value for row in table.rows]
     assert ranked == sorted(ranked)  # of the first subject, the worst first
     for row in table.rows:
-        line = lines[row[0].text]
-        assert row[1].value == line.rows
-        assert row[2].value == pytest.approx(line.base_rate)
-        assert row[7].value == pytest.approx(line.roc_auc)
-        assert row[8].value == pytest.approx(line.average_precision)
+        p = parts[row[0].text]
+        assert row[1].value == len(p)
+        assert row[2].value == pytest.approx(float(p.target.double().mean()))
+        assert row[7].value == pytest.approx(metrics.roc_auc(p))
+        assert row[8].value == pytest.approx(metrics.average_precision(p))
     assert label_table([judged("one", labels(width=1))]) is None
     assert label_table(of_values()) is None
     card = scorecards(of_labels())[-1]

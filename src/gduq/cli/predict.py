@@ -42,7 +42,7 @@ _ENOUGH = 20  # graphs that are looked at before an export
 @takes(Request)
 def predict(
     request: Request,
-    graphs: Annotated[list[Path], typer.Argument(help="Tables, .safetensors, TU folders.")],
+    graphs: Annotated[list[Path], typer.Argument(help="Tables or .safetensors.")],
     output: Output,
     keep: Annotated[Texts, option("Tables: a column to copy into the answers; repeat.")] = None,
     rejects: Annotated[Path | None, option("File of the graphs left out.")] = None,
@@ -143,7 +143,7 @@ def serve(
 def export(
     request: Request,
     output: Output,
-    like: Annotated[Path, option("Graphs to answer for: a table, .safetensors, a TU folder.")],
+    like: Annotated[Path, option("Graphs to answer for: a table or .safetensors.")],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

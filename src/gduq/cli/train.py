@@ -56,7 +56,7 @@ def train(
         str,
         typer.Argument(
             help="Your data: a .csv or .tsv with SMILES, a .safetensors file of graphs, "
-            "a TU folder, package.module:Name of a PyG dataset; or the name of a dataset; or a "
+            "package.module:Name of a PyG dataset; or the name of a dataset; or a "
             "config (.toml); or a run folder, to train again with changes."
         ),
     ],

@@ -29,10 +29,9 @@ SHIFTS = ("covariate", "concept", "no_shift")
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only; the last part of a name is the shift.
+    """Datasets that differ in their shift only, the last part of a name.
 
-    ``load`` takes the parts of a name, the root, the seed and the limit: no need to keep to it, but
-    it may save time to build no more rows than that.
+    ``load`` takes the parts of a name, the root, the seed and the limit, which it may ignore.
     """
 
     task: str
@@ -50,18 +49,14 @@ def load(
     """A benchmark by name, cut for training and for judging under shift.
 
     Args:
-        name: One of `names`, such as ``"motif/basis/covariate"``; ``tu/<NAME>/size`` takes any name
-            of the TU collection.
-        root: Folder for processed and downloaded files; ``None`` means ``GDUQ_CACHE``, else the
-            user's cache folder. Raw files are looked up under ``GDUQ_DATA`` first, which is never
-            written to.
+        name: One of `names`; ``tu/<NAME>/size`` takes any name of the TU collection.
+        root: Folder for processed and downloaded files, see `gduq.data.cache.cache_root`. Raw files
+            are looked up under ``GDUQ_DATA`` first, which is never written to.
         seed: Of all that is random: generated graphs, splits, colours.
-        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion; ``None``
-            for all.
+        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion.
 
     Example:
-        >>> import tempfile
-        >>> splits = load("cbas/color/covariate", root=tempfile.mkdtemp())
+        >>> splits = load("cbas/color/covariate")
         >>> {split: len(view) for split, view in splits}
         {'train': 420, 'id_val': 70, 'id_test': 70, 'ood_val': 70, 'ood_test': 70}
     """
@@ -127,7 +122,7 @@ def find(name: str) -> Family:
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
-    if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
+    if "webkb/university" not in families():
         do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
     raise InputError("the name of a dataset", repr(name), do)
 

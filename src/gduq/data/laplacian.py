@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq.errors import InputError
 from gduq.graphs.checks import check_ends
@@ -48,10 +49,9 @@ def laplacian_encoding(edge_index: Tensor, num_nodes: int, k: int = 4) -> Tensor
     if k < 1:
         raise InputError("k >= 1 eigenvectors", k)
     check_ends("edge_index", edge_index.long(), (num_nodes, num_nodes))
-    edges = edge_index[:, edge_index[0] != edge_index[1]].numpy()
-    both = np.concatenate([edges, edges[::-1]], axis=1)
-    adjacency = sp.csr_matrix((np.ones(both.shape[1]), tuple(both)), shape=(num_nodes, num_nodes))
-    adjacency.data[:] = 1.0  # repeated edges were summed
+    ends = to_undirected(remove_self_loops(edge_index)[0], num_nodes=num_nodes).numpy()
+    shape = (num_nodes, num_nodes)
+    adjacency = sp.csr_matrix((np.ones(ends.shape[1]), tuple(ends)), shape=shape)
     scale = sp.diags(1.0 / np.sqrt(np.maximum(np.asarray(adjacency.sum(axis=1)).ravel(), 1.0)))
     _, component = sp.csgraph.connected_components(adjacency, directed=False)
     order = np.argsort(component, kind="stable")  # nodes, component by component

@@ -38,6 +38,11 @@ _MOTIF_EDGES = (
 )
 _NOISE_EDGES = 0.05  # attempts an edge
 _NOISE_LABELS = 0.1
+_DESCRIPTIONS = {
+    "covariate": "Training and test differ in the {}",
+    "concept": "The {} goes with the motif in training and not in the tests",
+    "no_shift": "No shift",
+}
 _TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows the motif
 
 
@@ -61,14 +66,9 @@ def load_motif(
     else:
         found = {"x": torch.ones(int(packed.node_ptr[-1]), 1)}
     what = "base graph" if domain == "basis" else "size of the base graph"
-    how = {
-        "covariate": f"Training and test differ in the {what}",
-        "concept": f"The {what} goes with the motif in training and not in the tests",
-        "no_shift": "No shift",
-    }[shift]
     text = (
         "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
-        f"tenth of the labels is drawn anew. {how}. {feature}"
+        f"tenth of the labels is drawn anew. {_DESCRIPTIONS[shift].format(what)}. {feature}"
     )
     splits = make_splits(
         View(packed.with_columns(found)), cut, recipe.domain, name=name, description=text

@@ -39,8 +39,7 @@ def molecules(texts: Sequence[str]) -> list[Data | str]:
         >>> ethanol.num_nodes, other
         (3, "'nonsense' is no valid SMILES")
     """
-    rdkit = _shared(os.getpid())
-    return [rdkit.read([text])[0] for text in texts]
+    return [_shared(os.getpid()).read([text])[0] for text in texts]
 
 
 def readable(texts: Sequence[str]) -> list[bool]:
@@ -50,8 +49,7 @@ def readable(texts: Sequence[str]) -> list[bool]:
         >>> readable(["CCO", "nonsense"])
         [True, False]
     """
-    rdkit = _shared(os.getpid())
-    return [rdkit.ask("parse", [text]) == [True] for text in texts]
+    return [_shared(os.getpid()).ask("parse", [text]) == [True] for text in texts]
 
 
 def scaffolds(texts: Sequence[str]) -> list[str]:
@@ -61,11 +59,9 @@ def scaffolds(texts: Sequence[str]) -> list[str]:
         >>> scaffolds(["CCc1ccccc1", "CCO"])
         ['c1ccccc1', '']
     """
-    rdkit = _shared(os.getpid())
-    found = [rdkit.ask("scaffold", [text])[0] for text in texts]
-    for row, one in enumerate(found):
-        if isinstance(one, str):
-            raise InputError("SMILES that RDKit can read", f"row {row}: {one}", "Drop the row.")
+    found = [_shared(os.getpid()).ask("scaffold", [text])[0] for text in texts]
+    if bad := [f"row {row}: {one}" for row, one in enumerate(found) if isinstance(one, str)]:
+        raise InputError("SMILES that RDKit can read", bad[0], "Drop the row.")
     return [scaffold for (scaffold,) in found]
 
 
@@ -84,18 +80,7 @@ class Ended(str):
 
 
 class RDKitProcess:
-    """Reads and draws SMILES.
-
-    Args:
-        seconds: For the texts of a question, or for a picture.
-
-    Example:
-        >>> rdkit = RDKitProcess(seconds=20)
-        >>> methanol, other = rdkit.read(["CO", "nonsense"])
-        >>> rdkit.close()
-        >>> methanol.edge_index.tolist(), other
-        ([[0, 1], [1, 0]], "'nonsense' is no valid SMILES")
-    """
+    """Reads and draws SMILES, within so many seconds per call."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds
@@ -116,18 +101,14 @@ class RDKitProcess:
 
     def close(self) -> None:
         """End the process, at work or not."""
-        process = self._process
-        if process is not None:
+        if (process := self._process) is not None:
             process.kill()
         with self._lock:
             self._end()
 
     def ask(self, task: str, texts: Sequence[str]) -> list[Any]:
-        """Per text what the process answers; a plain text is the reason why there is nothing.
-
-        Where they take too long, there is nothing for the text the time ended with (`Ended`) and
-        for those behind it.
-        """
+        """Per text what the process answers; a plain text is the reason why there is nothing:
+        `Ended` for the text the time ended with, another one for those behind it."""
         found, late = list[Any](), threading.Event()
         with self._lock:
             process = self._running()
@@ -142,11 +123,10 @@ class RDKitProcess:
                 with suppress(OSError):  # it has ended: so it has no answers
                     process.stdin.write(f"{json.dumps([task, list(texts)])}\n".encode())  # type: ignore[union-attr]
                     process.stdin.flush()  # type: ignore[union-attr]
-                while len(found) < len(texts):
+                line = b"\n"
+                while len(found) < len(texts) and line.endswith(b"\n"):
                     line = process.stdout.readline()  # type: ignore[union-attr]
-                    if not line.endswith(b"\n"):
-                        break
-                    found.append(json.loads(line))
+                    found += [json.loads(line)] if line.endswith(b"\n") else []
             finally:
                 clock.cancel()
                 if late.is_set() or len(found) < len(texts):  # after Ctrl-C, too
