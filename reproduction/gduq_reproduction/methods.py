@@ -125,7 +125,6 @@ class Work:
             "milestones": [round(share * cell.epochs) for share in cell.falls],
             "gamma": 0.3,
             "patience": None if self.last else cell.patience,
-            "select": "last" if self.last else "best",
             "seed": self.seed if seed is None else seed,
             "calibrate": None,
             "progress": False,
@@ -136,7 +135,7 @@ class Work:
     def finish(self, model: nn.Module) -> nn.Module:
         """Only what a model on the trained network needs, in its own time."""
         options: dict[str, Any] = {"epochs": None, "lr": None, "batch_size": None}
-        self.train(model, milestones=(), patience=None, select="best", **options)
+        self.train(model, milestones=(), patience=None, **options)
         return model
 
     @contextmanager

@@ -8,9 +8,30 @@ import pytest
 
 from gduq import metrics
 from gduq.evaluation import Evaluation
+from gduq.report.results import result_of
+from gduq.report.subject import split_names
 from gduq.report.tables import label_table, scorecards
-from tests.report.cases import judged, labels, of_labels, of_values, on_three, rare
+from tests.report.cases import judged, labels, of_labels, of_values, on_three, rare, three
 from tests.report.cases import values as draw_values
+
+
+def test_scorecards_show_what_the_evaluation_found():
+    for split, table in zip(split_names(three()), scorecards(three()), strict=True):
+        rows = {row[0].text: row for row in table.rows}
+        assert len(rows) == 6  # three subjects, each also with temperature
+        for subject in three():
+            columns = result_of(subject, split).columns
+            for calibrator, ending in (("none", ""), ("temperature", " + temperature")):
+                row = rows[subject.name + ending]
+                for cell, column in zip(row[1:], columns, strict=True):
+                    found = subject.result.value(split, column.measure, calibrator)
+                    shown = [f"{v:.3f}" if column.style == "number" else f"{100 * v:.1f}"
+                             for v in found]  # fmt: skip
+                    text, detail = (t.replace("−", "-").replace("+", "")
+                                    for t in (cell.text, cell.detail))  # fmt: skip
+                    assert cell.value == found.value
+                    assert text == shown[0]
+                    assert detail in (" to ".join(shown[1:]), "–")
 
 
 def test_several_values_have_a_card_each():

@@ -22,8 +22,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 class Ensemble(Predictor):
     """Networks trained independently of each other; every member is a hypothesis.
 
-    `gduq.fit` trains the members one by one, or in parallel processes when asked, and calibrates
-    them together.
+    `gduq.fit` trains the members one by one, and calibrates them together.
 
     Args:
         members: Networks (plain or anchored), each with an initialisation of its own; or a

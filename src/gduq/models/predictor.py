@@ -63,7 +63,10 @@ DrawAnchors = Callable[[int, torch.Generator], Tensor]  # so many anchors [count
 
 
 class TrainHeads(Protocol):
-    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows."""
+    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows.
+
+    All of them stay where there is no bank.
+    """
 
     def __call__(
         self,
@@ -72,8 +75,7 @@ class TrainHeads(Protocol):
         target: Target,
         draw: DrawAnchors,
         draws: int = 1,  # anchors per row and step
-        bank: Tensor | None = None,  # anchors to validate with [K, d]; None for heads without
-        compete: bool = False,  # whether only the most likely one stays, or all
+        bank: Tensor | None = None,  # anchors to validate with [K, d]; the most likely head stays
     ) -> list[nn.Module]: ...
 
 
