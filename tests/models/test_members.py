@@ -93,17 +93,6 @@ class Scaled(nn.Module):
         return self.net(data)  # type: ignore[no-any-return]
 
 
-def test_choose_leaves_out_what_cannot_start_anew() -> None:
-    data, val = noisy(60, 1), noisy(40, 2)
-    with pytest.warns(UserWarning, match="choose leaves out") as caught:
-        model = gduq.choose(Scaled(), data, val, budget=5, epochs=1, progress=False)
-    board = model.leaderboard
-    left = [str(w.message).split("'")[1] for w in caught if "scale, which" in str(w.message)]
-    assert left == ["network 2", "network 3"]
-    assert board is not None
-    assert not set(left) & set(board["candidate"])
-
-
 # -- fits leave nothing behind -------------------------------------------------------------------
 
 
@@ -114,12 +103,6 @@ def test_torchs_random_state_stays(kind: Any) -> None:
     for own in nets:
         gduq.fit(kind(own), data, val, progress=False)
         assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_posterior_can_be_written_as_it_is() -> None:
-    model = LastLayerLaplace(gnn(0))
-    gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
-    assert all(value.is_contiguous() for value in model.state_dict().values())
 
 
 def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:
@@ -133,26 +116,6 @@ def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:
         gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
         means.append(model.source.mean)  # type: ignore[union-attr]
     assert torch.equal(*means)
-
-
-def test_the_learning_rate_of_a_head_falls_at_milestones() -> None:
-    data, val = noisy(30, 1), noisy(30, 2)
-    fitted = {}
-    for gamma in (1.0, 0.1, 1e-9):
-        model = gduq.anchor(gnn(0))
-        options = {"lr": 0.02, "milestones": [1, 2], "select": "last", "progress": False}
-        history = gduq.fit(model, data, val, epochs=4, gamma=gamma, **options)  # type: ignore[arg-type]
-        rates = [record.lr for record in history.records]
-        assert rates == pytest.approx([0.02, 0.02 * gamma, *[0.02 * gamma**2] * 2])
-        fitted[gamma] = history.records[-1].loss
-    assert len(set(fitted.values())) == 3
-
-
-@pytest.mark.parametrize("calibrate", ["clean", "shifted", None])
-def test_anchor_takes_every_kind_of_calibration(calibrate: Any) -> None:
-    assert gduq.anchor(gnn(0), calibrate=calibrate).calibrate == calibrate
-    assert gduq.anchor(gnn(0)).calibrate == "shifted"
-    assert gduq.anchor(gnn(0), recipe=gduq.Recipe.head(calibrate="clean")).calibrate == "clean"
 
 
 # -- warnings ------------------------------------------------------------------------------------

@@ -79,14 +79,6 @@ def test_rows_answer_alone_as_in_a_batch() -> None:
     assert torch.equal(together, alone)
 
 
-def test_few_rows_and_a_choice_of_rows() -> None:
-    assert made(100).reference.size(0) == 60
-    a, b, c = (made(5, size=20, seed=seed) for seed in (0, 0, 1))
-    assert a.reference.size(0) == 20
-    assert torch.equal(a.reference, b.reference)
-    assert not torch.equal(a.reference, c.reference)
-
-
 def _logit(p: Tensor) -> Tensor:
     return (p / (1 - p)).log()
 

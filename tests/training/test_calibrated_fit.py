@@ -72,7 +72,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "ensemble": lambda: gduq.Ensemble([net(0), net(1)]),
     "dropout": lambda: gduq.MCDropout(net(), num_samples=3),
     "heads": lambda: gduq.HeadEnsemble(net(), 3),
-    "laplace": lambda: gduq.LastLayerLaplace(net(), 5, link="samples"),
+    "laplace": lambda: gduq.LastLayerLaplace(net()),
 }
 
 
@@ -402,7 +402,7 @@ def test_one_logit_is_two(case: str) -> None:
     if case != "plain":
         make: dict[str, Callable[[], nn.Module]] = {
             "head": lambda: gduq.anchor(one, num_anchors=4),
-            "laplace": lambda: gduq.LastLayerLaplace(one, 5, link="samples"),
+            "laplace": lambda: gduq.LastLayerLaplace(one),
         }
         model = make[case]()
         fit(model, train, val)

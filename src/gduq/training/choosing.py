@@ -27,12 +27,11 @@ from gduq.anchoring.recipe import Recipe, Scope
 from gduq.errors import InputError, warn_user
 from gduq.graphs import Rows, on_device
 from gduq.graphs.view import View
-from gduq.models.ensemble import seeded
+from gduq.models.ensemble import Stack, seeded
 from gduq.models.laplace import LastLayerLaplace
 from gduq.models.neighbours import Neighbours
 from gduq.models.network import Network
 from gduq.models.predictor import Predictor
-from gduq.models.stack import Stack
 from gduq.nn.gnn import as_chain
 from gduq.ood.nearest import Novelty
 from gduq.prediction import Target, resolve_target
@@ -272,7 +271,7 @@ class Candidates:
         yield "plain", 1.0, lambda: self.plain
         for rows in self.cached[:1]:
             yield self.without_training(rows, 1.0)
-            head = partial(Anchored, rows.trunk.net, _HEAD)
+            head = partial(Anchored, rows.trunk.net, _HEAD, seed=self.seed)
             yield "anchored head", 1.2, partial(self.on_trunk, head, rows)
         has_head = bool(self.cached)
         for i, plan in enumerate(self._plans if self.fit.settings.epochs else ()):
@@ -303,13 +302,14 @@ class Candidates:
     def without_training(self, rows: TrunkRows, budget: float, whose: str = "") -> _Making:
         """What a network with a head allows in one pass over the training rows."""
         values = rows.target.has_units
-        name, kind = ("Laplace", LastLayerLaplace) if values else ("neighbours", Neighbours)
-        return f"{name}{whose}", budget, partial(self.on_trunk, partial(kind, None), rows)
+        name = "Laplace" if values else "neighbours"
+        make = LastLayerLaplace if values else partial(Neighbours, seed=self.seed)
+        return f"{name}{whose}", budget, partial(self.on_trunk, partial(make, None), rows)
 
     def on_trunk(self, make: Callable[..., Predictor], rows: TrunkRows) -> Predictor:
         """A model that stands on the trunk of these rows; heads learn until validation rows end
         it."""
-        model = make(call=self.plain.call, seed=self.seed, trunk=rows.trunk)
+        model = make(call=self.plain.call, trunk=rows.trunk)
         fit_on_rows(model, rows, replace(self.fit.settings, epochs=None, lr=None, batch_size=None))
         return model
 

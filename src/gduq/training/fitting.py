@@ -260,7 +260,8 @@ class Fit:
             changed.append(learner.stepped)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
-        model.finish(self.train, settings.graphs_per_pass)
+        if model.is_anchored():
+            model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
         size, seed = settings.graphs_per_pass, settings.seed
         sets = finish_model(model, self.train, self.val, calibrate, size, seed)
         if sets and model.is_anchored():
