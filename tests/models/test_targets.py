@@ -15,7 +15,6 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
-from gduq.models.laplace import Posterior
 from gduq.nn import GNN
 from gduq.prediction import Labels, TargetSample, Values
 from gduq.shifts.corruptions import shifted_copies
@@ -134,23 +133,6 @@ def test_the_units_of_a_network_do_not_matter() -> None:
     torch.testing.assert_close(two.mean, one.mean)
     torch.testing.assert_close(two.std, one.std, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(two.epistemic, one.epistemic, rtol=1e-5, atol=0.0)
-
-
-def test_laplace_of_labels_asks_one_question_per_label() -> None:
-    net, new = trained("labels"), data(9, 7, "labels")
-    model = fitted(LastLayerLaplace(net), "labels", calibrate=None)
-    train, rows = data(60, 1, "labels"), wide(model, new)[:, :-1]
-    known = ~torch.cat([graph.y for graph in train]).isnan()
-    assert not known.all()
-    (found,) = model.sample(Batch.from_data_list(new))
-    for t in range(2):
-        pairs = zip(train, known[:, t], strict=True)
-        phi = wide(model, [graph for graph, there in pairs if there])[:, :-1]
-        weight, bias = model.last.weight[t : t + 1], model.last.bias[t : t + 1]
-        p = (phi @ weight.T + bias).sigmoid()
-        variance = Posterior().fit(phi, weight, bias, p * (1 - p)).variance(rows)
-        logits = (rows @ weight.T + bias) / (1 + torch.pi / 8 * variance).sqrt()
-        torch.testing.assert_close(found[:, [t]], logits)
 
 
 # -- all of them ---------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ class LastLayerLaplace(OnTrunk):
         phi = self.lead(h)
         variance = self.posterior.variance(phi)
         if not isinstance(self.target, Values):
-            return (self.last(phi) / (1.0 + math.pi / 8.0 * variance).sqrt()).unsqueeze(0)
+            logits: Tensor = self.last(phi)
+            return (logits / (1.0 + math.pi / 8.0 * variance).sqrt()).unsqueeze(0)
         means, logs = self._own(phi, self.target)
         logs = logs + self.posterior.noise.log().to(logs)
         k, quantile = self.num_samples, NormalDist().inv_cdf  # ONNX has no such function

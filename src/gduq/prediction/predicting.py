@@ -87,8 +87,8 @@ def predict(
         if data.task == "node":  # batches without a row were left out
             found = replace(found, nodes=data.numbers.to(device))
     if found.target is None and found.kind == "values" and 0 < unknown < len(found):
-        rows = f"{unknown} of {len(found)} rows"
-        warn_user(f"y is unknown in {rows}: no truth is kept; leave them out to judge the others")
+        which = f"{unknown} of {len(found)} rows"
+        warn_user(f"y is unknown in {which}: no truth is kept; leave them out to judge the others")
     return found
 
 
