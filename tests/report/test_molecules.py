@@ -1,8 +1,7 @@
-"""Molecules in a report: drawn as such, with SMILES, and with their nearest training compounds."""
+"""Molecules in a report: drawn as such, with SMILES."""
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from gduq.data import Splits, View
 from gduq.data.smiles import molecules as read
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
-from gduq.report import Subject, write
-from gduq.report import examples as molecules
-from gduq.report.examples import examples
+from gduq.report import Subject, molecules, write
+from gduq.report.molecules import examples
 from tests.report.cases import evaluated
 from tests.serve.cases import SMILES
 
@@ -55,29 +53,19 @@ def subject(kind="classes", **more) -> Subject:
 
 
 @pytest.mark.parametrize("kind", ["classes", "values"])
-def test_the_most_novel_come_with_their_nearest_training_compounds(kind):
+def test_the_most_novel(kind):
     found = examples(subject(kind), "ood_test", "novel")
     assert [e.title for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
     assert [e.smiles for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
     assert found[0].figures.startswith("novelty 1.00, ")
     for example in found:
-        assert len(example.nearest) == 3
-        assert all(r.smiles in TRAIN for r in example.nearest)
         ET.fromstring(example.svg)
         assert "<use" not in example.svg
-    truth = {"classes": "active", "values": "2"}[kind]
-    strange = subject(kind)
-    strange.predictions["ood_test"].novelty[1] = 1  # phenol
-    (phenol,) = examples(strange, "ood_test", "novel", count=1)
-    assert {r.smiles for r in phenol.nearest[:2]} == {"c1ccccc1", "Clc1ccccc1"}
-    near = next(r for r in phenol.nearest if r.smiles == "c1ccccc1")
-    assert re.fullmatch(rf"similarity 0\.\d\d, true ({truth}|inactive)", near.words)
 
 
 def test_compounds_are_called_by_their_id():
     mine = subject()
     mine.splits.ood_test.graphs[14].id = "CHEMBL25"
-    mine.splits.train.graphs[0].id = "T-0"
     (first,) = examples(mine, "ood_test", "novel", count=1)
     assert first.title == "CHEMBL25"
     assert "CHEMBL25 of ood_test" in first.svg
@@ -94,46 +82,12 @@ def test_labels_that_were_not_measured_are_unknown():
     assert truth == dict(zip(SMILES[:rows], told, strict=True))
 
 
-def test_nearest_compounds_of_labels_name_what_was_measured():
-    nan = float("nan")
-    train, test = read(TRAIN), read(SMILES[:4])
-    for graph in train:
-        graph.y = torch.tensor([[1.0, nan, 0.0]])
-    p = LabelPrediction(torch.full((4, 3), 2.0), torch.full((4, 3), nan), ("a", "b", "c"),
-                        novelty=torch.linspace(0, 1, 4))  # fmt: skip
-    mine = Subject("mine", {"ood_test": p}, splits=Splits(View(train), ood_test=View(test)))
-    found = examples(mine, "ood_test", "novel")
-    assert all("true a (unknown: b)" in near.words for e in found for near in e.nearest)
-    assert found[0].nearest
-
-
-def test_without_novelty_or_training_data_they_are_left_out():
+def test_without_novelty_there_is_no_most_novel():
     plain = subject()
     p = plain.predictions["ood_test"]
     bare = replace(plain, predictions={"ood_test": replace(p, novelty=None)})
     assert examples(bare, "ood_test", "novel") == []
     assert "novelty" not in examples(bare, "ood_test", "uncertain")[0].figures
-    for graph in plain.splits.train.graphs:
-        del graph["smiles"]
-    assert all(e.nearest == () for e in examples(plain, "ood_test", "novel"))
-
-
-def test_nearest_is_by_fragments():
-    train = view(TRAIN)
-    first, second, _ = molecules.nearest("CCO", train)
-    assert (first.row, first.smiles, first.similarity) == (0, "CCO", 1.0)
-    assert second.similarity < 1
-    assert molecules.nearest("nonsense", train) == []
-    assert [n.smiles for n in molecules.nearest("Brc1ccccc1", train, 2)] == [
-        "Clc1ccccc1",
-        "c1ccccc1",
-    ]
-
-
-def test_many_training_compounds_are_compared_in_part(monkeypatch):
-    monkeypatch.setattr(molecules, "_COMPARED", 3)
-    found = molecules.nearest("CCO", view(TRAIN), count=9)
-    assert sorted(near.row for near in found) == [0, 2, 4]
 
 
 def test_what_cannot_be_drawn_is_listed():
@@ -142,7 +96,6 @@ def test_what_cannot_be_drawn_is_listed():
     graph.smiles = "<script>alert(1)</script>"
     example = examples(plain, "ood_test", "novel")[0]
     assert example.svg is None
-    assert example.nearest == ()
     assert molecules.draw_molecule("C" * 500, "long") is None
 
 
@@ -158,6 +111,5 @@ def test_no_text_breaks_a_drawing(text):
 def test_the_page_shows_them(tmp_path):
     page = write(evaluated(subject()), tmp_path / "report.html").read_text()
     assert "mine: most novel" in page
-    assert page.count("Nearest training compounds") == 4
     assert "FC(F)F" in page
     assert "inactive" in page

@@ -47,12 +47,7 @@ FIGURES = {
     ),
     "parity": lambda: plots.parity(draw_values()),
     "levels": lambda: plots.calibration_curve(SEVEN_VALUES),
-    "errors": lambda: plots.error_by_uncertainty(SEVEN_VALUES),
-    "precision": lambda: plots.precision_recall(draw_labels().column(1)),
     "scores of labels": lambda: plots.score_histograms(draw_labels(), draw_labels(seed=1)),
-    "severity": lambda: plots.severity_lines(
-        {"a": {0: metrics.Interval(0.1, 0.0, 0.2), 10: metrics.Interval(0.3, 0.2, 0.4)}}, "ECE"
-    ),
 }
 
 
@@ -121,21 +116,13 @@ def test_histograms_hold_all_rows_and_name_the_auroc():
     assert plots.score_histograms(constant, constant) is not None
 
 
-def test_severity_draws_values_on_a_scale():
-    numbers = {r: metrics.Interval(r / 100, 0.0, 1.0) for r in (30, 0, 10)}
-    axes = plots.severity_lines({"a": numbers}, "Brier score", "rotation").axes[0]
-    assert list(axes.lines[0].get_xdata()) == [0, 10, 30]
-    assert axes.lines[0].get_ydata() == pytest.approx([0.0, 0.1, 0.3])
-    assert axes.get_xlabel() == "rotation"
-
-
 def test_lines_differ_by_more_than_colour():
     lines = plots.risk_coverage(SEVEN).axes[0].lines
     assert len({line.get_color() for line in lines}) == 7
     assert len({str(line._dash_pattern) for line in lines}) == 7
 
 
-# -- values and rare classes ---------------------------------------------------------------------
+# -- values ---------------------------------------------------------------------
 
 
 def test_parity_tells_rows_that_are_missed():
@@ -169,34 +156,6 @@ def test_levels_draw_the_curve_and_its_band():
     assert text == f"mine (area {metrics.miscalibration_area(p):.3f})"
 
 
-def test_errors_by_uncertainty_are_those_of_the_bins():
-    p = draw_values(95, wrong=2.0)
-    figure = plots.error_by_uncertainty(p, bins=4)
-    line = figure.axes[0].lines[0]
-    said, found = line.get_xdata(), line.get_ydata()
-    assert list(said) == sorted(said)
-    parts = p.variance.argsort().tensor_split(4)
-    square = (p.mean - p.target).square()
-    assert found == pytest.approx([float(square[part].mean().sqrt()) for part in parts])
-    ence = np.mean(np.abs(np.array(said) - found) / said)
-    assert ence == pytest.approx(metrics.ence(p, bins=4))
-    assert figure.axes[0].get_ylabel() == "RMSE / log mol/L"
-
-
-def test_precision_and_recall_are_those_of_scikit_learn():
-    from sklearn.metrics import precision_recall_curve
-
-    p = draw_labels(150, seed=3).column(0)
-    rounded = ClassPrediction(p.samples.round(decimals=1), p.target)  # with ties
-    axes = plots.precision_recall(rounded).axes[0]
-    recall, precision = axes.lines[0].get_xdata(), axes.lines[0].get_ydata()
-    scores = rounded.samples[0, :, 1] - rounded.samples[0, :, 0]
-    expected = precision_recall_curve(rounded.target.numpy(), scores.numpy())
-    assert recall == pytest.approx(expected[1][:-1][::-1])
-    assert precision == pytest.approx(expected[0][:-1][::-1])
-    assert axes.lines[1].get_ydata()[0] == pytest.approx(float(p.target.double().mean()))
-
-
 def test_risk_of_values_is_an_rmse():
     p = draw_values(60)
     axes = plots.risk_coverage(p).axes[0]
@@ -207,7 +166,7 @@ def test_risk_of_values_is_an_rmse():
     assert (best <= axes.lines[0].get_ydata() + 1e-12).all()
 
 
-P, V = draw(30), draw_values(20)
+P = draw(30)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +180,6 @@ P, V = draw(30), draw_values(20)
         lambda: plots.risk_coverage(P[:0]),
         lambda: plots.score_histograms(P, P, "nope"),
         lambda: plots.parity(ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))),
-        lambda: plots.error_by_uncertainty(V, bins=30),
-        lambda: plots.precision_recall(P),
     ],
 )
 def test_bad_input(call):

@@ -45,7 +45,7 @@ def test_a_run_without_its_data(folder, monkeypatch):
     def gone(*_):
         raise InputError("raw files", "none")
 
-    monkeypatch.setattr("gduq.runs.build.splits_of", gone)
+    monkeypatch.setattr("gduq.report.runs.splits_of", gone)
     subject = subject_from_run(folder, name="mine")
     assert subject.splits is None
     assert subject.name == "mine"

@@ -13,7 +13,7 @@ from scipy.stats import t
 from gduq.metrics import Interval
 from gduq.prediction import ClassPrediction
 from gduq.report import Subject, build, write
-from gduq.report.subject import change, is_clear, mean_over_runs, pooled
+from gduq.report.seeds import change, is_clear, mean_over_runs, pooled
 from gduq.report.tables import scorecards
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, judged, on_three, values

@@ -10,8 +10,8 @@ import torch
 from gduq import metrics
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from gduq.report import Subject
-from gduq.report.kinds import result_of
-from gduq.report.subject import difference
+from gduq.report.results import result_of
+from gduq.report.seeds import difference
 from gduq.report.verdict import RULES, verdict
 from tests.report.cases import (
     evaluated,
@@ -145,8 +145,8 @@ OTHER = SURE.with_samples(SURE.samples.flip(-1))  # always the other class
 @pytest.mark.parametrize(
     ("first", "other", "tone", "words"),
     [
-        (made(60, 200, 9.0), made(60, 200, 0.619), "good", "Clearly better: Gap"),
-        (made(60, 200, 0.6), made(60, 200, 9.0), "bad", "Clearly worse: Gap"),
+        (made(60, 200, 9.0), made(60, 200, 0.619), "good", "Clearly better: ECE, Gap"),
+        (made(60, 200, 0.6), made(60, 200, 9.0), "bad", "Clearly worse: ECE, Gap"),
         (SURE, OTHER.with_samples(OTHER.samples * 0.005), "good", "Clearly better: Accuracy"),
         (OTHER, SURE.with_samples(SURE.samples * 0.01), "neutral", "Clearly worse: Accuracy"),
         (made(60, 100, 9.0), made(60, 100, 0.5, seed=1), "neutral", "other rows of ood_test"),

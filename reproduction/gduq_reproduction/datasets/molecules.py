@@ -14,7 +14,6 @@ import gduq.data
 from gduq import shifts
 from gduq._checks import one_of
 from gduq.data import Splits
-from gduq.shifts.cuts import scaffold_ranks
 from gduq_reproduction.datasets.raw import cached_graphs, digest, raw_file
 
 __all__ = ["MOLECULES", "load_molecules"]
@@ -70,8 +69,7 @@ def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: 
     if shift == "size":
         splits = shifts.size(graphs, seed=seed)
     else:
-        ranks = scaffold_ranks([graph.smiles for graph in graphs])
-        splits = shifts.by(graphs, ranks, seed=seed, task="graph")
+        splits = shifts.by(graphs, "scaffold", seed=seed, task="graph")
     rejected = source.rows - len(graphs)
     left_out = f" {rejected} rows without a valid SMILES are left out." if rejected else ""
     return splits.with_(

@@ -72,7 +72,7 @@ def add_laplacian(packed: Packed, k: int = 4, keep_x: bool = True) -> Packed:
     """The same graphs with an attribute ``pe [n, k]``; without ``x`` if it is not to be kept."""
     batch = packed.collate()
     pe = laplacian_encoding(batch.edge_index, int(batch.ptr[-1]), k)
-    packed = packed.with_nodes(pe=pe)
+    packed = packed.with_columns({"pe": pe})
     tensors = {key: v for key, v in packed.tensors.items() if keep_x or key != "x"}
     return replace(packed, tensors=tensors, ptrs={key: packed.ptrs[key] for key in tensors})
 

@@ -60,7 +60,7 @@ def load_motif(
     cut = {k.removeprefix("rows/"): v for k, v in found.items() if k.startswith("rows/")}
     packed = _packed(found["nodes"], found["edges"], found["edge_index"], found["y"])
     feature = "pe" if pe else "x"
-    packed = packed.with_nodes(**{feature: found[feature]})
+    packed = packed.with_columns({feature: found[feature]})
     what = "base graph" if domain == "basis" else "size of the base graph"
     how = {
         "covariate": f"training and test differ in the {what}",
@@ -228,7 +228,7 @@ def build_motif(recipe: MotifRecipe, generator: torch.Generator) -> Packed:
     edge_ptr = to_ptr(2 * torch.bincount(owner, minlength=count))
     edge_index = torch.stack([edges, edges.flip(0)], dim=2).flatten(1)  # in both directions
     packed = _packed(node_ptr, edge_ptr, edge_index, label)
-    return packed.with_nodes(x=torch.ones(int(node_ptr[-1]), 1))
+    return packed.with_columns({"x": torch.ones(int(node_ptr[-1]), 1)})
 
 
 def _noise(

@@ -190,10 +190,13 @@ class Packed(Sequence[Data]):
             self, tensors=tensors, ptrs=ptrs, node_ptr=node_ptr, texts=texts, visible=None
         )
 
-    def with_nodes(self, **values: Tensor) -> Packed:
-        """The visible graphs with further attributes of their nodes ``[N, ...]``."""
+    def with_columns(self, values: Mapping[str, Tensor], sizes: Tensor | None = None) -> Packed:
+        """The visible graphs with other or further attributes, of ``sizes`` rows per graph (as many
+        as nodes by default)."""
         packed = self.materialise()
-        ptrs = {**packed.ptrs, **dict.fromkeys(values, packed.node_ptr)}
+        ptr = packed.node_ptr if sizes is None else to_ptr(sizes)
+        ptr = packed.node_ptr if torch.equal(ptr, packed.node_ptr) else ptr
+        ptrs = {**packed.ptrs, **dict.fromkeys(values, ptr)}
         return replace(packed, tensors={**packed.tensors, **values}, ptrs=ptrs)
 
     def collate(self, positions: Tensor | None = None) -> Batch:

@@ -235,7 +235,7 @@ class View:
         if self.mask is None:
             return [self.graphs[0]] if len(self.graphs) == 1 else self.graphs
         if isinstance(self.graphs, Packed) and len(self.graphs) > 1:
-            return self.graphs.with_nodes(row_mask=self.mask)
+            return self.graphs.with_columns({"row_mask": self.mask})
         copies = [graph.__copy__() for graph in self.graphs]
         sizes = self._node_counts.tolist() if self.task == "node" else [self.mask.numel()]
         for copy, mask in zip(copies, torch.split(self.mask, sizes), strict=True):

@@ -1,4 +1,4 @@
-"""From predictions to a page a person can read, and to tables for papers and machines.
+"""From predictions to a page a person can read, and to JSON for machines.
 
 `build` makes one self-contained HTML page from `Subject` objects, `write` puts it (or JSON) into a
 file, `subject_from_run` reads a run folder, and `subjects_from_runs` reads

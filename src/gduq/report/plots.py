@@ -1,4 +1,4 @@
-"""Figures: reliability and levels, truth and prediction, risk and coverage, ID and OOD, shift.
+"""Figures: reliability and levels, truth and prediction, risk and coverage, ID and OOD.
 
 Every function returns a Matplotlib ``Figure`` made for one column of a paper (3.4 inches); save it
 with ``figure.savefig("name.pdf")``. Nothing is shown and no global state is touched, so they work
@@ -9,7 +9,6 @@ and dash.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import warnings
@@ -24,15 +23,14 @@ from torch import Tensor
 
 from gduq import metrics, ood
 from gduq.errors import InputError
-from gduq.prediction import ClassPrediction, Prediction, ValuePrediction
+from gduq.prediction import Prediction, ValuePrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["calibration_curve", "error_by_uncertainty", "parity", "precision_recall",
-           "reliability_diagram", "risk_coverage", "score_histograms", "severity_lines",
-           "to_svg"]  # fmt: skip
+__all__ = ["calibration_curve", "parity", "reliability_diagram", "risk_coverage",
+           "score_histograms", "to_svg"]  # fmt: skip
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -47,6 +45,7 @@ _STYLE: Any = {
     "text.parse_math": False,  # a "$" in a name is a dollar
 }  # fmt: skip
 _PILE = 0.35  # a bar with more of the rows than this hides all others on a linear scale
+_MOST = 1000  # points of a line: more make files large and change nothing one could see
 
 Predictions = Prediction | Mapping[str, Prediction]
 
@@ -73,8 +72,8 @@ def _by_name(given: Predictions, alone: str = "", most: int = len(COLOURS)) -> d
 
 def _line(i: int, name: str = "", measure: str = "", value: float = 0.0) -> dict[str, Any]:
     """How the i-th line looks, and what the legend says of it."""
-    said = f"{measure} {value:.3f}" if measure else ""
-    label = f"{name} ({said})" if name and said else name or said
+    number = f"{measure} {value:.3f}" if measure else ""
+    label = f"{name} ({number})" if name and number else name or number
     return {"color": COLOURS[i], "linestyle": _DASHES[i], "label": label or None}
 
 
@@ -89,8 +88,8 @@ def _shares(values: Tensor, edges: Any) -> Any:
     return heights / max(heights.sum(), 1)
 
 
-def _thinned(rows: int, most: int = 1000) -> Any:
-    """At most so many positions: more make files large and change nothing one could see."""
+def _thinned(rows: int, most: int = _MOST) -> Any:
+    """At most so many positions, evenly chosen."""
     return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(int))
 
 
@@ -98,12 +97,9 @@ def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
 
 
-def _bars(axes: Axes, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
+def _intervals(axes: Axes, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
     """Points with error bars; rounding may leave a length a little below 0."""
     axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], **style)
-
-
-# -- classes, and one label at a time
 
 
 def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
@@ -113,6 +109,7 @@ def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
     legend names each one's ECE over these bins.
 
     Example:
+        >>> from gduq.prediction import ClassPrediction
         >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
         >>> len(reliability_diagram(p).axes)
         2
@@ -127,74 +124,14 @@ def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
             curve = metrics.reliability(p, bins=bins, strict=False)
             parts = curve.confidence, curve.accuracy, curve.low, curve.high
             line = _line(i, name, "ECE", metrics.ece(p, bins=bins, strict=False))
-            _bars(upper, *(_array(part[curve.rows > 0]) for part in parts), **line, capsize=cap,
-                  marker=_MARKERS[i], elinewidth=0.7, ecolor=(COLOURS[i], strength))  # fmt: skip
+            _intervals(upper, *(_array(part[curve.rows > 0]) for part in parts), **line,
+                       capsize=cap, marker=_MARKERS[i], elinewidth=0.7,
+                       ecolor=(COLOURS[i], strength))  # fmt: skip
             lower.stairs(_shares(p.confidence, edges), edges, **_line(i))
             start = min(start, float(p.confidence.min()))
         start = max(0.0, np.floor(start * 10) / 10)
         upper.set(xlim=(start, 1.01), ylim=(-0.02, 1.02), ylabel="accuracy")
         lower.set(xlabel="confidence", ylabel="share", ylim=(0, None))
-    return figure
-
-
-def precision_recall(predictions: Predictions) -> Figure:
-    """Precision against recall of the second of two classes, over all thresholds.
-
-    For two classes (of labels, ``p.column(t)``), on the same rows. The grey line is the class's
-    share of the rows, which guessing would reach. The legend names each one's average precision.
-    """
-    from sklearn.metrics import precision_recall_curve
-
-    named = _by_name(predictions)
-    with _panel(2.3, max(len(named), 2)) as (figure, axes):
-        for i, (name, p) in enumerate(named.items()):
-            if not isinstance(p, ClassPrediction) or p.num_classes != 2:
-                raise InputError("two classes", p.size, "Of labels, pass p.column(t).")
-            hits, log_probs = _array(p.require_target() == 1), p.log_probs.double()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # rows without a "yes" have a line at 0
-                odds = _array(log_probs[:, 1] - log_probs[:, 0])
-                precision, recall, _ = precision_recall_curve(hits, odds)
-            keep = _thinned(len(recall) - 1)
-            x, y = (values[:-1][::-1][keep] for values in (recall, precision))
-            axes.plot(x, y, **_line(i, name, "average precision", metrics.average_precision(p)))
-        axes.axhline(hits.mean(), **_DOTTED, label="guessing")
-        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(-0.02, 1.02))
-    return figure
-
-
-# -- values
-
-
-def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure:
-    """Predicted against true values with intervals; those that miss the truth are hollow.
-
-    Args:
-        p: Predictions of one value with targets; of several, pass ``p.column(t)``.
-        level: Level of the intervals.
-        most: Rows that are drawn, evenly chosen where there are more.
-
-    Example:
-        >>> p = ValuePrediction(torch.zeros(9, 2), target=torch.linspace(-2, 2, 9))
-        >>> parity(p).axes[0].get_xlabel()
-        'true value'
-    """
-    part = _single_value(p)[torch.from_numpy(_thinned(len(p), most))]
-    tensors = (part.require_target(), part.mean, *part.interval(level))
-    truth, mean, low, high = (_array(v.flatten()) for v in tensors)
-    held = (low <= truth) & (truth <= high)
-    share = f"{100 * level:g} % intervals: {100 * metrics.coverage(p, level):.0f} % hold the truth"
-    with _panel(3.3, 2) as (figure, axes):
-        for i, (rows, label) in enumerate(((held, share), (~held, "the others"))):
-            _bars(axes, truth[rows], mean[rows], low[rows], high[rows], fmt="o", color=COLOURS[i],
-                  markersize=2.5, markerfacecolor="white" if i else COLOURS[0], elinewidth=0.5,
-                  ecolor=(COLOURS[i], 0.35), label=label)  # fmt: skip
-        ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
-        pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
-        both = (ends[0] - pad, ends[1] + pad)
-        axes.plot(ends, ends, **_DOTTED, zorder=3)
-        name = _with_unit(p.names[0] if p.names else "value", p)
-        axes.set(xlim=both, ylim=both, xlabel=f"true {name}", ylabel=f"predicted {name}")
     return figure
 
 
@@ -216,42 +153,38 @@ def calibration_curve(predictions: Predictions) -> Figure:
     return figure
 
 
-def error_by_uncertainty(predictions: Predictions, *, bins: int = 10) -> Figure:
-    """RMSE against the root mean variance of rows, sorted by it into bins of equally many.
+def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure:
+    """Predicted against true values with intervals; those that miss the truth are hollow.
 
-    For one value, with at least as many rows as bins. Above the diagonal errors are larger than
-    predicted. The legend names each one's ENCE.
+    Args:
+        p: Predictions of one value with targets; of several, pass ``p.column(t)``.
+        level: Level of the intervals.
+        most: Rows that are drawn, evenly chosen where there are more.
+
+    Example:
+        >>> p = ValuePrediction(torch.zeros(9, 2), target=torch.linspace(-2, 2, 9))
+        >>> parity(p).axes[0].get_xlabel()
+        'true value'
     """
-    named, top = _by_name(predictions), 0.0
-    with _panel(2.8, len(named)) as (figure, axes):
-        for i, (name, p) in enumerate(named.items()):
-            line = _line(i, name, "ENCE", metrics.ence(p, bins=bins))
-            variance = _single_value(p).std.double().flatten().square()
-            loss = (p.mean - p.require_target()).double().flatten().square()
-            parts = variance.argsort(stable=True).tensor_split(bins)
-            expected, found = ([float(v[i].mean().sqrt()) for i in parts] for v in (variance, loss))
-            axes.plot(expected, found, **line, marker=_MARKERS[i])
-            top = max(top, *expected, *found)
-        axes.plot([0, top], [0, top], **_DOTTED, zorder=0)
-        axes.set(xlim=(0, None), ylim=(0, None), ylabel=_with_unit("RMSE", *named.values()),
-                 xlabel=_with_unit("standard deviation", *named.values()))  # fmt: skip
+    share = f"{100 * level:g} % intervals: {100 * metrics.coverage(p, level):.0f} % hold the truth"
+    part = p[torch.from_numpy(_thinned(len(p), most))]
+    tensors = (part.require_target(), part.mean, *part.interval(level))
+    truth, mean, low, high = (_array(v.flatten()) for v in tensors)
+    held = (low <= truth) & (truth <= high)
+    with _panel(3.3, 2) as (figure, axes):
+        for i, (rows, label) in enumerate(((held, share), (~held, "the others"))):
+            _intervals(axes, truth[rows], mean[rows], low[rows], high[rows], fmt="o",
+                       color=COLOURS[i], markersize=2.5, elinewidth=0.5, label=label,
+                       markerfacecolor="white" if i else COLOURS[0],
+                       ecolor=(COLOURS[i], 0.35))  # fmt: skip
+        ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
+        pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
+        both = (ends[0] - pad, ends[1] + pad)
+        axes.plot(ends, ends, **_DOTTED, zorder=3)
+        name, unit = p.names[0] if p.names else "value", p.units[0] if p.units else ""
+        name = f"{name} / {unit}" if unit else name
+        axes.set(xlim=both, ylim=both, xlabel=f"true {name}", ylabel=f"predicted {name}")
     return figure
-
-
-def _single_value(p: ValuePrediction) -> ValuePrediction:
-    p.require_target()
-    if p.num_values != 1:
-        raise InputError("a prediction of one value", p.num_values, "Pass p.column(t).")
-    return p
-
-
-def _with_unit(words: str, *predictions: ValuePrediction) -> str:
-    """With the unit, where all have the same."""
-    units = {p.units[0] for p in predictions if p.units}
-    return f"{words} / {units.pop()}" if len(units) == 1 and "" not in units else words
-
-
-# -- any kind
 
 
 def risk_coverage(predictions: Predictions) -> Figure:
@@ -261,6 +194,7 @@ def risk_coverage(predictions: Predictions) -> Figure:
     line of a single prediction is what a perfect ranking would reach. The legend names each AURC.
 
     Example:
+        >>> from gduq.prediction import ClassPrediction
         >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
         >>> risk_coverage({"vanilla": p, "anchored": p}).axes[0].get_xlabel()
         'coverage'
@@ -301,6 +235,7 @@ def score_histograms(
         known: What the ID rows are called.
 
     Example:
+        >>> from gduq.prediction import ClassPrediction
         >>> sure, unsure = ClassPrediction(torch.eye(3) * 9), ClassPrediction(torch.eye(3))
         >>> score_histograms(sure, unsure, "entropy").axes[0].get_xlabel()
         'entropy'
@@ -326,26 +261,6 @@ def score_histograms(
     return figure
 
 
-def severity_lines(
-    lines: Mapping[str, Mapping[float, metrics.Interval]], label: str, scale: str = "shift severity"
-) -> Figure:
-    """A number with its interval against the severity of a shift, one line per model.
-
-    Args:
-        lines: Of each model its numbers by severity.
-        label: What the number is.
-        scale: What the severity is.
-    """
-    with _panel(2.2, len(lines)) as (figure, axes):
-        for i, (name, one) in enumerate(lines.items()):
-            value, low, high = np.array([one[x] for x in sorted(one)]).T
-            _band(axes, sorted(one), low, high, i, len(lines))
-            axes.plot(sorted(one), value, **_line(i, name), marker=_MARKERS[i])
-        axes.set(xlabel=scale, ylabel=label)
-        axes.set_ylim(bottom=0)
-    return figure
-
-
 # -- for pages
 
 _PAGE = {colour.lower(): f"var(--s{i})" for i, colour in enumerate(COLOURS[:-1])} | {
@@ -354,8 +269,9 @@ _PAGE = {colour.lower(): f"var(--s{i})" for i, colour in enumerate(COLOURS[:-1])
     "#ffffff": "var(--card)",
 }
 _NOISE = re.compile(
-    r"<!--.*?-->|<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>"
-    r"|font-family: [^;\"]*;? ?|(?<=>)\s+(?=<)",
+    r"^.*?<svg[^>]*>|</svg>\s*$|<!--.*?-->|<metadata>.*?</metadata>"
+    r"|<defs>\s*<style.*?</style>\s*</defs>|font-family: [^;\"]*;? ?|(?<=<g) id=\"[^\"]*\""
+    r"|(?<=>)\s+(?=<)",
     re.DOTALL,
 )
 
@@ -370,6 +286,7 @@ def to_svg(figure: Figure, label: str) -> str:
         label: What it shows, for readers who cannot see it.
 
     Example:
+        >>> from gduq.prediction import ClassPrediction
         >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
         >>> svg = to_svg(risk_coverage(p), "Risk & coverage")
         >>> svg[:9], "&amp; coverage" in svg, "coverage</text>" in svg, "#0072b2" in svg
@@ -378,17 +295,12 @@ def to_svg(figure: Figure, label: str) -> str:
     import matplotlib
 
     file = io.StringIO()
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "gduq"}
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": label}  # ids that only this figure has
     with matplotlib.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font draws it
         figure.draw_without_rendering()  # once for ticks, once for where they leave room
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    body = re.sub(r"^.*?<svg[^>]*>|</svg>\s*$", "", file.getvalue(), flags=re.DOTALL)
-    body = _NOISE.sub("", body).replace("xlink:href", "href")
-    used = set(re.findall(r'(?:url\(#|href="#)([\w-]+)', body))
-    key = hashlib.sha256((label + body).encode()).hexdigest()[:8]  # ids that only this figure has
-    body = re.sub(r' id="([\w.:-]+)"', lambda m: f' id="{m[1]}-{key}"' * (m[1] in used), body)
-    body = re.sub(r'(url\(#|href="#)([\w-]+)', rf"\1\2-{key}", body)
+    body = _NOISE.sub("", file.getvalue()).replace("xlink:href", "href")
     body = re.sub(r"#[0-9a-f]{6}\b", lambda m: _PAGE.get(m[0], m[0]), body)
     width, height = (figure.get_size_inches() * 72).tolist()
     return inline(body, width, height, label)

@@ -11,7 +11,9 @@ from typing import Any
 from gduq.errors import InputError
 from gduq.graphs.splits import Splits
 from gduq.prediction import Prediction
-from gduq.report.subject import Subject, pooled
+from gduq.report.seeds import pooled
+from gduq.report.subject import Subject
+from gduq.runs.build import all_views, splits_of
 from gduq.runs.folder import RunFolder
 
 __all__ = ["subject_from_run", "subjects_from_runs"]
@@ -27,23 +29,32 @@ def subject_from_run(
     Args:
         path: A run folder, as `gduq.runs.run.run` leaves it.
         name: What to call it; by default what the title of its config says of the model.
-        data: Also load the data, for drawn graphs and subgroups; where the data is gone the report
-            does without.
+        data: Also load the data, for drawn molecules and subgroups; where the data is gone the
+            report does without.
     """
     folder = path if isinstance(path, RunFolder) else RunFolder(path)
     predictions, info, config = folder.predictions(), folder.info, folder.config
-    classes = tuple(info.get("class_names") or ())
+    classes = tuple(info["class_names"])
+    first = next(iter(predictions.values()))
+    if not first.names and len(classes) == len(set(classes)) == first.width:
+        predictions = {split: replace(p, names=classes) for split, p in predictions.items()}
     if name is None:  # the network and the method: data and seed are mostly those of all subjects
         title = config.title.removeprefix(f"{config.data.name} ")
         name = title.removesuffix(f", seed {config.seed}") or folder.path.name
+    seconds = {k: v for k, v in info["seconds"].items() if v is not None}
+    cost = {f"{k}_seconds": seconds[k] for k in ("train", "predict") if k in seconds}
+    if "train" in seconds:  # includes that of the network a model stands on
+        cost["train_seconds"] += seconds.get("plain", 0.0)
+    if info["parameters"] is not None:
+        cost["parameters"] = info["parameters"]
     return Subject(
         name,
-        {split: _with_names(p, classes) for split, p in predictions.items()},
-        _cost(info),
+        predictions,
+        cost,
         config.model_dump(mode="json"),
         _splits(folder, predictions) if data else None,
         folder.evaluation(),
-        {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
+        {**info["versions"], "machine": info["machine"] or "unknown"},
         facts=_facts(name, config.data.name, info),
         folder=str(folder.path),
     )
@@ -77,16 +88,15 @@ def subjects_from_runs(
 
 def _facts(name: str, data: str, info: Mapping[str, Any]) -> dict[str, str]:
     """Data, target, rows and model, in words."""
-    names = list(info.get("target_names") or ())
-    pairs = zip_longest(names, (info.get("units") or ())[: len(names)])
-    targets = [f"{n} [{u}]" if u and f"[{u}]" not in str(n) else str(n) for n, u in pairs]
-    rows = [f"{count:,} {split}" for split, count in info["rows"].items() if isinstance(count, int)]
+    pairs = zip_longest(info["target_names"], info["units"][: len(info["target_names"])])
+    targets = [f"{n} [{u}]" if u and f"[{u}]" not in n else n for n, u in pairs]
+    rows = ", ".join(f"{count:,} {split}" for split, count in info["rows"].items())
     found = {
-        "Data": str(data),
+        "Data": data,
         "Target": _first_names(targets),
-        "Classes": _first_names(info.get("class_names") or ()),
-        "Rows": f"{info.get('description') or ''} {', '.join(rows)}.".strip(),
-        "Model": f"{name}: {info['model']}" if info.get("model") else name,
+        "Classes": _first_names(info["class_names"]),
+        "Rows": f"{info['description']} {rows}.".strip(),
+        "Model": f"{name}: {info['model']}" if info["model"] else name,
     }
     return {key: value for key, value in found.items() if value}
 
@@ -96,26 +106,8 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST]) + more
 
 
-def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
-    """With the names of its classes; labels and values bring theirs along."""
-    fits = len(names) == p.width and len(set(names)) == len(names)
-    return replace(p, names=names) if fits and not p.names else p
-
-
-def _cost(info: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds and parameters; training includes that of the network a model stands on."""
-    seconds = info.get("seconds") or {}
-    found = {f"{k}_seconds": seconds[k] for k in ("train", "predict") if seconds.get(k) is not None}
-    if "train_seconds" in found:
-        found["train_seconds"] += seconds.get("plain") or 0.0
-    more = info.get("parameters")
-    return found if more is None else {**found, "parameters": more}
-
-
 def _splits(folder: RunFolder, predictions: Mapping[str, Prediction]) -> Splits | None:
     """The data, if it is still there and has the rows that were predicted."""
-    from gduq.runs.build import all_views, splits_of
-
     try:
         splits = splits_of(folder.config)
     except (InputError, OSError):  # raw files that moved must not cost us the report

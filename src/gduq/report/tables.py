@@ -1,4 +1,4 @@
-"""The tables of a report: scorecards, labels, groups of rows, detection of shift, cost."""
+"""The tables of a report: scorecards, labels, groups of rows, detection of shift."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gduq.metrics import Interval
-from gduq.report import kinds
-from gduq.report.kinds import Mark, ScoreColumn, compared, in_words, result_of
+from gduq.report.results import (
+    COLUMNS,
+    Mark,
+    ScoreColumn,
+    SplitResult,
+    compared,
+    in_words,
+    result_of,
+)
 from gduq.report.subject import UNKNOWN, Subject, main_split, split_names
-from gduq.report.verdict import cost_ratios
 
-__all__ = ["ReportTable", "TableCell", "apart", "costs", "detection", "label_table", "scorecards",
+__all__ = ["ReportTable", "TableCell", "apart", "detection", "label_table", "scorecards",
            "subgroups"]  # fmt: skip
 
 _BESIDE = 3  # subjects side by side
-_OF_LABEL = (kinds.ROC_AUC, kinds.AVERAGE_PRECISION, kinds.BALANCED, kinds.ECE)
+_OF_LABEL = [COLUMNS[n] for n in ("roc_auc", "average_precision", "balanced_accuracy", "ece")]
 _FEW = "“–” instead of an interval: too few positives, or too few rows of a class, to resample."
 _LABELS = "Hold average precision against the share of yes: that is what guessing gets. Labels with"
 _STYLES = {"number": (1.0, ".3f"), "share": (100.0, ".1f"), "points": (100.0, "+.1f")}
@@ -27,30 +33,23 @@ _LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a table shows in one place, and what it is sorted by."""
+    """What a table shows in one place, and the number it stands for."""
 
     text: str
-    value: float | None = None  # None: no number
+    value: float = math.nan
     detail: str = ""  # its interval
     mark: Mark = ""
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table with a caption; the first column names the rows."""
+    """A table with a caption; the first column names the rows, columns after ``words`` count."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     note: str = ""
-
-    @property
-    def numeric(self) -> list[bool]:
-        """Which columns hold numbers."""
-        return [
-            any(cell.value is not None for cell in column)
-            for column in zip(*self.rows, strict=True)
-        ]
+    words: int = 1
 
 
 def _number(
@@ -66,7 +65,7 @@ def _number(
     """
     value, *ends = found if isinstance(found, tuple) else (found, math.nan, math.nan)
     if math.isnan(value):
-        return TableCell("–", math.nan)
+        return TableCell("–")
     factor, digits = _STYLES[style]
     texts = [f"{factor * v:{digits}}" for v in (value, *ends)]
     shown, low, high = (t if t.strip("+-0.") else t.lstrip("+-") for t in texts)  # no minus of a 0
@@ -79,94 +78,96 @@ def _number(
     return TableCell(shown.replace("-", "−"), value, detail.replace("-", "−"), mark)
 
 
-def apart(subjects: Sequence[Subject]) -> list[tuple[str, Sequence[Subject]]]:
-    """Values one by one, everything else as it is."""
-    first = subjects[0]
-    if not result_of(first, next(iter(first.predictions))).in_parts:
-        return [("", subjects)]
-    return [(name, [s.parts[i] for s in subjects]) for i, name in enumerate(first.names)]
+def _score(
+    column: ScoreColumn, result: SplitResult, calibrator: str = "none", mark: Mark = ""
+) -> TableCell:
+    key = (result.split, column.measure, calibrator, result.part or "")
+    runs = [run.value(*key).value for run in result.subject.runs]
+    return _number(result.value(column.measure, calibrator), column.style, mark, runs)
 
 
-def _labelled(subjects: Sequence[Subject], split: str) -> list[Subject]:
-    return [s for s in subjects if s.labelled(split) is not None]
+def _head(column: ScoreColumn, result: SplitResult, named: bool = False) -> str:
+    """The title of a column with the unit and, where several stand side by side, the subject."""
+    unit = next(filter(None, getattr(result.p, "units", None) or ()), "")
+    title = column.title.format(unit=unit and f", {unit}")
+    return f"{title}: {result.subject.name}" if named else title
+
+
+def apart(subject: Subject) -> list[str | None]:
+    """What is shown one by one: values, by name; everything else is shown as it is."""
+    return [None] if subject.example.mean_of_parts else list(subject.names)
+
+
+def _results(
+    subjects: Sequence[Subject], split: str | None, part: str | None = None
+) -> list[SplitResult]:
+    known = [s for s in subjects if split is not None and s.labelled(split, part) is not None]
+    return [result_of(s, str(split), part) for s in known]
 
 
 def scorecards(subjects: Sequence[Subject]) -> list[ReportTable]:
     """One table per split, and per value; one line per subject and each of its calibrators."""
-    main, found = main_split(subjects), []
-    pairs = [(split, *part) for split in split_names(subjects) for part in apart(subjects)]
-    for split, name, every in pairs if main is not None else ():
-        columns, rows = result_of(every[0], str(main)).columns, []
-        for s in (shown := _labelled(every, split)):
-            for calibrator in dict.fromkeys(s.rows("metrics", split)["calibrator"]):
-                plain = calibrator == "none"
-                marks = compared(every[0], s, split, columns) if plain and s is not every[0] else {}
-                cells = [_score(c, s, split, calibrator, (marks or {}).get(c, "")) for c in columns]
-                rows.append((TableCell(s.name if plain else f"{s.name} + {calibrator}"), *cells))
-        if rows:
+    found, first = [], subjects[0]
+    for split, part in [(s, part) for s in split_names(subjects) for part in apart(first)]:
+        shown, rows = _results(subjects, split, part), []
+        for one in shown:
+            table = one.subject.rows("metrics")
+            for calibrator in table[table["split"] == split]["calibrator"].unique():
+                name, marks = f"{one.subject.name} + {calibrator}", dict[ScoreColumn, Mark]()
+                if calibrator == "none":
+                    name, same = one.subject.name, one.subject is first
+                    marks = (not same and compared(first, one, one.columns)) or {}
+                cells = [_score(c, one, calibrator, marks.get(c, "")) for c in one.columns]
+                rows.append((TableCell(name), *cells))
+        if shown:
             few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
-            sizes = sorted({len(s.predictions[split]) for s in shown})
-            title = f"{split}: {name}" if name else split
-            title = f"{title} ({' or '.join(f'{n:,}' for n in sizes)} rows)"
-            note = f"To compare: {in_words('baseline', result_of(shown[0], split))}. {few}".strip()
-            heads = ("Model", *(_head(c, every[0]) for c in columns))
+            sizes = " or ".join(f"{n:,}" for n in sorted({len(one.p) for one in shown}))
+            title = f"{split}: {part} ({sizes} rows)" if part else f"{split} ({sizes} rows)"
+            note = f"To compare: {in_words('baseline', shown[0])}. {few}".strip()
+            heads = ("Model", *(_head(c, shown[0]) for c in shown[0].columns))
             found.append(ReportTable(title, heads, rows, note))
     return found
 
 
-def _head(column: ScoreColumn, subject: Subject, named: bool = False) -> str:
-    """The title of a column with the unit and, where several stand side by side, the subject."""
-    unit = next(filter(None, getattr(subject.example, "units", None) or ()), "")
-    title = column.title.format(unit=unit and f", {unit}")
-    return f"{title}: {subject.name}" if named else title
-
-
-def _score(
-    column: ScoreColumn, subject: Subject, split: str, calibrator: str = "none", mark: Mark = ""
-) -> TableCell:
-    found = subject.value(split, column.measure, calibrator)
-    runs = [run.value(split, column.measure, calibrator).value for run in subject.runs]
-    return _number(found, column.style, mark, runs)
-
-
 def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
     """Every label of the main split, the worst ranked first: how rare it is, how well ranked."""
-    first, split = subjects[0], main_split(subjects)
-    if split is None or len(first.names) == 1 or result_of(first, split).in_parts:
+    first, split, rows = subjects[0], main_split(subjects), []
+    if split is None or len(first.names) == 1 or not first.example.mean_of_parts:
         return None
-    shown, rows = _labelled(subjects, split)[:_BESIDE], []
-    for i, name in enumerate(first.names):
-        p = shown[0].parts[i].labelled(split)
-        rate = math.nan if p is None else float(p.require_target().double().mean())
-        size = 0 if p is None else len(p)
-        found = [_score(c, s.parts[i], split) for s in shown for c in _OF_LABEL]
-        rows.append((TableCell(name), TableCell(f"{size:,}", size), _number(rate, "share"), *found))
-    rows.sort(key=lambda row: (math.isnan(row[3].value or 0.0), row[3].value))
-    heads = [_head(c, s, named=len(shown) > 1) for s in shown for c in _OF_LABEL]
-    note = f"{_LABELS} one answer only have no ROC-AUC. {_FEW}"
+    shown = [one.subject for one in _results(subjects, split)][:_BESIDE]
+    for name in first.names:
+        each = [result_of(s, split, name) for s in shown]
+        size, truth = len(each[0].p), each[0].p.require_target().double()
+        found = [_score(c, one) for one in each for c in _OF_LABEL]
+        rate = _number(float(truth.mean()), "share")
+        rows.append((TableCell(name), TableCell(f"{size:,}", size), rate, *found))
+    rows.sort(key=lambda row: (math.isnan(row[3].value), row[3].value))
+    heads = [_head(c, one, named=len(shown) > 1) for one in each for c in _OF_LABEL]
     columns = ("Label", "Rows", "Yes,\u00a0%", *heads)
+    note = f"{_LABELS} one answer only have no ROC-AUC. {_FEW}"
     return ReportTable(f"Labels of {split}", columns, rows, note)
 
 
 def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
-    """Parts of the main split: by class or true value, by domain, and by what graphs say."""
-    import pandas as pd
-
-    split, found = main_split(subjects) or "", []
-    for name, every in apart(subjects) if split else ():
-        shown = _labelled(every, split)[:_BESIDE]
-        measured = pd.concat([s.rows("subgroups", split) for s in shown])
-        names, rows = set(measured["measure"]), []
-        columns = [c for c in result_of(shown[0], split).columns if c.measure in names]
-        for group, size in measured[["variant", "rows"]].drop_duplicates().itertuples(index=False):
-            cells = [_number(s.numbers.get((split, c.measure, "none", group), UNKNOWN), c.style)
-                     for c in columns for s in shown]  # fmt: skip
-            if not group.startswith("true class: "):  # a name stays as it is
-                group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
+    """Groups of rows of the main split, by what graphs say."""
+    split, found = main_split(subjects), []
+    for part in apart(subjects[0]):
+        shown, rows = _results(subjects, split, part)[:_BESIDE], []
+        if not shown:
+            continue
+        table, start = shown[0].subject.rows("subgroups"), f"{part}: " if part else ""
+        table = table[(table["split"] == split) & table["variant"].str.startswith(start)]
+        pairs = [(c, one) for c in shown[0].columns if c.measure in set(table["measure"])
+                 for one in shown]  # fmt: skip
+        for variant, size in table.groupby("variant", sort=False)["rows"].first().items():
+            values = [one.subject.numbers.get((one.split, c.measure, "none", variant), UNKNOWN)
+                      for c, one in pairs]  # fmt: skip
+            group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", variant.removeprefix(start))
+            cells = [_number(value, c.style) for value, (c, _) in zip(values, pairs, strict=True)]
             rows.append((TableCell(group), TableCell(f"{int(size):,}", float(size)), *cells))
-        heads = [_head(c, s, named=len(every) > 1) for c in columns for s in shown]
-        note = f"The first {len(shown)} models." if len(shown) < len(every) else ""
-        title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
+        heads = [_head(c, one, named=len(subjects) > 1) for c, one in pairs]
+        note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
+        title = f"Parts of {split}: {part}" if part else f"Parts of {split}"
         found.append(ReportTable(title, ("Group", "Rows", *heads), rows, note))
     return [table for table in found if table.rows]
 
@@ -182,19 +183,4 @@ def detection(subjects: Sequence[Subject]) -> ReportTable | None:
             words = (subject.name, score, f"{split} against {against}")
             rows.append((*map(TableCell, words), *map(_number, found)))
     columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return ReportTable("Telling shifted rows apart", columns, rows) if rows else None
-
-
-def costs(subjects: Sequence[Subject]) -> ReportTable | None:
-    """Costs as ratios to the first subject; one alone has none."""
-    first, rows = subjects[0], []
-    keys = list(cost_ratios(first, first)) if len(subjects) > 1 else []
-    for subject in subjects:
-        ratios = cost_ratios(first, subject)
-        cells = [
-            TableCell(f"{ratios[k]:.2f}×" if k in ratios else "–", ratios.get(k)) for k in keys
-        ]
-        rows.append((TableCell(subject.name), *cells))
-    names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
-    table = ReportTable("Cost", ("Model", *names), rows, f"Relative to {first.name}.")
-    return table if keys else None
+    return ReportTable("Telling shifted rows apart", columns, rows, words=3) if rows else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple
 from gduq import calibration
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.kinds import compared, in_words, result_of
-from gduq.report.subject import Subject, change, difference, is_clear, main_split, situation
+from gduq.report.results import compared, in_words, result_of
+from gduq.report.seeds import change, difference
+from gduq.report.subject import Subject, main_split, situation
 
-__all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "cost_ratios", "verdict"]
+__all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "verdict"]
 
 CALIBRATED = "calibrated"  # the bundle that the advised `gduq calibrate` writes
-SMALL, LARGE = 0.02, 0.05  # a gap of less is left alone; of more it is bad
+LARGE = 0.05  # a gap of more is bad
 _FINDS = 0.7  # an AUROC from which on novelty is said to find shifted rows
 _NO_SHIFT = 0.6  # an AUROC of novelty below which a cut may be none
 _COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
@@ -74,16 +75,26 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
     facts = _Facts(subjects, split)
-    points = [*_details(facts), *(_changed(facts, s) for s in subjects[1:])]
+    name, here = facts.first.name, facts.here
+    points = [] if facts.home is None else [Statement(name, in_words("home", facts))]
+    for about, text, bad in here.details():
+        points.append(
+            Statement(f"{name}: {about}" if about else name, text, "bad" if bad else "neutral")
+        )
+    points += [_changed(facts, other) for other in subjects[1:]]
     rule = next(rule for rule in RULES if rule.applies(facts))
     advice = Advice(rule.action, in_words(rule.words, facts), rule.command(facts))
     headline, note = in_words("headline", facts), in_words("note", facts)
     return Verdict(headline, facts.tone, tuple(points), note, advice)
 
 
-def _is_off(gap: Interval) -> bool:
-    """Whether a gap is clear, and not small."""
-    return is_clear(gap) and abs(gap.value) >= SMALL
+class _Calibrated(NamedTuple):
+    """A calibrator, the rows it was fitted on, and whether the NLL is clearly higher or lower."""
+
+    name: str
+    fit_on: str
+    harms: bool  # here
+    helps: bool  # here, and harms not at home
 
 
 class _Facts:
@@ -107,29 +118,24 @@ class _Facts:
             and self.novelty < _NO_SHIFT
             and self.here.value("nll").low <= self.home.value("nll").high
         )
-        self.is_off = _is_off(self.here.gap)
-        self.home_is_off = self.home is not None and _is_off(self.home.gap)
-        gap = self.here.gap if self.home is None else self.home.gap
-        self.same_at_home = _is_off(gap) and gap.value * self.here.gap.value > 0
-
-    @property
-    def tone(self) -> Tone:
-        """How bad it is: promising too much is worse than too little."""
-        here, gap = self.here, self.here.gap
-        if not here.has_skill or (is_clear(gap) and gap.value >= LARGE):
-            return "bad"
-        off = is_clear(gap) and not -LARGE < gap.value < SMALL
-        return "care" if here.faults or here.too_few or off else "neutral"
+        self.home_is_off = self.home is not None and self.home.is_off
+        usual, gap = self.home or self.here, self.here.gap.value
+        self.same_at_home = usual.is_off and usual.gap.value * gap > 0
+        self.is_too_sure = self.here.is_off and gap > 0
+        self.tone: Tone = "neutral"  # promising too much is worse than too little
+        if not self.here.has_skill or (self.here.is_clear and gap >= LARGE):
+            self.tone = "bad"
+        elif self.here.faults or self.here.too_few or (self.here.is_off and not -LARGE < gap < 0):
+            self.tone = "care"
 
     @cached_property
     def better(self) -> tuple[Interval, Subject] | None:
         """The subject of a clearly lower NLL that loses no class for it."""
-        found, names = list[tuple[Interval, Subject]](), ["nll"]
-        if "balanced_accuracy" in self.first.example.metrics:
-            names.append("balanced_accuracy")
+        found = list[tuple[Interval, Subject]]()
+        names = [n for n in ("nll", "balanced_accuracy") if n in self.here.p.summary]
         for other in self.subjects[1:]:
-            changes = [change(name, self.first, other, self.here.split) for name in names]
-            lower, unfair = changes[0], any(c is not None and c.high < 0 for c in changes[1:])
+            lower, *fair = (change(name, self.first, other, self.here.split) for name in names)
+            unfair = any(c is not None and c.high < 0 for c in fair)
             if lower is not None and lower.high < 0 and not unfair:
                 found.append((lower, other))
         return min(found, key=lambda pair: (pair[0].value, pair[1].name), default=None)
@@ -137,7 +143,7 @@ class _Facts:
     @cached_property
     def calibrated(self) -> _Calibrated | None:
         """What the usual calibrator, fitted on validation rows, changes here and at home."""
-        run, split = self.first.first, self.here.split
+        run, split = self.first.each_run[0], self.here.split
         fit_on, name = str(run.result.settings.get("fit_on", "id_val")), run.example.calibrator
         fit_rows = run.labelled(fit_on)
         if fit_rows is None or split == fit_on:
@@ -154,32 +160,23 @@ class _Facts:
             return None
         if here is None:
             return None
-        harms = is_clear(here) and here.value >= 0
-        return _Calibrated(name, fit_on, harms, here.high < 0 and not (home and home.low > 0))
+        helps = here.high < 0 and not (home is not None and home.low > 0)
+        return _Calibrated(name, fit_on, here.low > 0, helps)
 
     @property
     def can_calibrate(self) -> bool:
         """Whether calibration is of use here; without validation rows nobody can try it."""
         if self.calibrated is None:
-            return self.is_off and not self.is_shifted
-        return self.is_off and self.same_at_home and self.calibrated.helps
+            return self.here.is_off and not self.is_shifted
+        return self.here.is_off and self.same_at_home and self.calibrated.helps
 
 
-class _Calibrated(NamedTuple):
-    """A calibrator, the rows it was fitted on, and whether the NLL is clearly higher or lower."""
-
-    name: str
-    fit_on: str
-    harms: bool  # here
-    helps: bool  # here, and harms not at home
-
-
-# -- rules ---------------------------------------------------------------------------------------
+# -- rules
 
 
 def _command(subject: Subject, command: str, *words: str) -> str:
     """What to type next; empty without a run folder."""
-    run = subject.first.folder
+    run = subject.each_run[0].folder
     return shlex.join(["gduq", command, run, *words]) if run else ""
 
 
@@ -188,7 +185,8 @@ def _calibrate(facts: _Facts) -> str:
     return _command(facts.first, "calibrate", "--method", method, "-o", CALIBRATED)
 
 
-def _predict(subject: Subject, *more: str) -> str:
+def _predict(facts: _Facts, *more: str) -> str:
+    subject = facts.better[1] if facts.better else facts.first
     if subject.splits is not None and subject.splits.train.task != "graph":
         return ""  # files of new rows hold graphs
     data = (subject.config or {}).get("data")
@@ -197,38 +195,30 @@ def _predict(subject: Subject, *more: str) -> str:
     return _command(subject, "predict", new, "-o", "answers.csv", *more)
 
 
+def _nothing(_: _Facts) -> str:
+    return ""
+
+
 class Rule(NamedTuple):
     """When it applies, what it advises, the macro of words.j2 that says why, and what to type."""
 
     applies: Callable[[_Facts], object]
     action: Action
     words: str
-    command: Callable[[_Facts], str] = lambda f: _predict(f.first)
+    command: Callable[[_Facts], str] = _predict
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(lambda f: f.better, "switch", "switch", lambda f: _predict(f.better[1])),  # type: ignore[index]
+    Rule(lambda f: f.better, "switch", "switch"),
     Rule(lambda f: f.here.too_few, "collect", "too_few"),
-    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", lambda f: ""),
+    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", _nothing),
     Rule(lambda f: f.can_calibrate, "calibrate", "calibrate", _calibrate),
     Rule(lambda f: f.here.faults and f.here.is_ranked, "rank", "rank"),
-    Rule(lambda f: f.is_off and f.here.gap.value > 0, "collect", "too_sure",
-         lambda f: _predict(f.first, *["--max-novelty", "0.95"] * f.finds_shift)),
-    Rule(lambda f: f.here.faults, "collect", "of_little_use", lambda f: ""),
+    Rule(lambda f: f.is_too_sure, "collect", "too_sure",
+         lambda f: _predict(f, *["--max-novelty", "0.95"] * f.finds_shift)),
+    Rule(lambda f: f.here.faults, "collect", "of_little_use", _nothing),
     Rule(lambda f: True, "keep", "keep"),
 )  # fmt: skip
-
-
-# -- what stands behind it -----------------------------------------------------------------------
-
-
-def _details(facts: _Facts) -> Iterator[Statement]:
-    """The same without shift, and what the average hides."""
-    name, here = facts.first.name, facts.here
-    if facts.home is not None:
-        yield Statement(name, in_words("home", facts))
-    for about, text, bad in here.details():
-        yield Statement(f"{name}: {about}" if about else name, text, "bad" if bad else "neutral")
 
 
 def _changed(facts: _Facts, other: Subject) -> Statement:
@@ -236,20 +226,16 @@ def _changed(facts: _Facts, other: Subject) -> Statement:
     first, split = facts.first, facts.here.split
     if other.labelled(split) is None:
         return Statement(other.name, f"It has no labelled predictions on {split}.")
-    marks = compared(first, other, split, facts.here.columns)
+    result = result_of(other, split)
+    marks = compared(first, result, facts.here.columns)
     if marks is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
         return Statement(other.name, text)
     named = {c.title.partition(",")[0].partition("{")[0]: mark for c, mark in marks.items()}
     better, worse = ([n for n, m in named.items() if m == mark] for mark in ("better", "worse"))
-    ratios = cost_ratios(first, other)
-    costs = [f"{ratios[key]:.2g}× the {name}" for key, name in _COSTS.items() if key in ratios]
-    text = in_words("changes", facts, result_of(other, split), better, worse, costs)
+    base, cost = first.cost or {}, other.cost or {}
+    costs = [f"{cost[key] / base[key]:.2g}× the {name}" for key, name in _COSTS.items()
+             if key in cost and base.get(key)]  # fmt: skip
+    text = in_words("changes", facts, result, better, worse, costs)
     tone: Tone = "neutral" if bool(better) == bool(worse) else "good" if better else "bad"
     return Statement(other.name, text, tone)
-
-
-def cost_ratios(first: Subject, other: Subject) -> dict[str, float]:
-    """Each cost relative to the first subject, where both have it."""
-    base, cost = first.cost or {}, other.cost or {}
-    return {key: cost[key] / base[key] for key in base if key in cost and base[key] > 0}

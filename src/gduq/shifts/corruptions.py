@@ -8,7 +8,8 @@ number categories (`category_columns`) stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,16 +21,8 @@ from gduq.graphs import View
 from gduq.graphs.packed import Packed, cat_dim, to_ptr
 from gduq.graphs.sparse import csr_of_pointers
 
-__all__ = [
-    "LEVELS",
-    "category_columns",
-    "changes_of",
-    "edge_drop",
-    "edge_rewire",
-    "feature_mask",
-    "feature_noise",
-    "shifted_copies",
-]
+__all__ = ["LEVELS", "category_columns", "changes_of", "edge_drop", "edge_rewire", "feature_mask",
+           "feature_noise", "shifted_copies"]  # fmt: skip
 
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 _SEVERITIES = (3, 5)  # of the copies that models are calibrated on
@@ -83,14 +76,13 @@ def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    graphs = _Columns(view.graphs)
-    edges = _Edges.of(graphs)
-    gone = torch.randperm(edges.count, generator=generator)[: round(level * edges.count)]
-    keep = torch.ones(edges.count, dtype=torch.bool).index_fill_(0, gone, False)[edges.pair]
-    sizes = to_ptr(keep.long())[to_ptr(edges.sizes)].diff()
-    changed = {key: graphs.column(key)[keep] for key in _edge_level(graphs, edges.sizes)}
-    changed["edge_index"] = graphs.column("edge_index")[:, keep]
-    return replace(view, graphs=graphs.replaced(changed, sizes))
+    edges = _edges(view)
+    gone = torch.randperm(edges.pairs, generator=generator)[: round(level * edges.pairs)]
+    keep = torch.ones(edges.pairs, dtype=torch.bool).index_fill_(0, gone, False)[edges.pair]
+    changed = {key: _column(edges.graphs, key)[0][keep] for key in _edge_attributes(edges)}
+    changed["edge_index"] = edges.ends[:, keep]
+    left = to_ptr(keep.long())[to_ptr(edges.sizes)].diff()
+    return replace(view, graphs=_with_columns(edges.graphs, changed, left))
 
 
 def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
@@ -102,23 +94,21 @@ def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    graphs = _Columns(view.graphs)
-    edges = _Edges.of(graphs)
-    (source, target), count = edges.ends, edges.count
+    edges = _edges(view)
+    (source, target), pair, count = edges.ends, edges.pair, edges.pairs
     loop = torch.zeros(count, dtype=torch.bool)
-    loop[edges.pair] = source == target  # one direction only: moving it would leave half an edge
+    loop[pair] = source == target  # one direction only: moving it would leave half an edge
     free = torch.nonzero(~loop).flatten()
     order = torch.randperm(free.numel(), generator=generator)
     moved = free[order[: round(level * free.numel())]]
-    start, nodes = torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long)
-    start[edges.pair], nodes[edges.pair] = edges.start, edges.nodes
-    draw = torch.rand(count, generator=generator, dtype=torch.float64)
-    end = (start + (draw * nodes).long())[edges.pair]
-    is_moved = torch.zeros(count, dtype=torch.bool).index_fill_(0, moved, True)[edges.pair]
+    nodes = torch.zeros(count, dtype=torch.long)
+    nodes[pair] = edges.nodes.repeat_interleave(edges.sizes)
+    end = (torch.rand(count, generator=generator, dtype=torch.float64) * nodes).long()[pair]
+    is_moved = torch.zeros(count, dtype=torch.bool).index_fill_(0, moved, True)[pair]
     first = source <= target  # the larger end of a pair moves, in both directions alike
     new_source = torch.where(is_moved & ~first, end, source)
-    ends = torch.stack([new_source, torch.where(is_moved & first, end, target)]) - edges.start
-    return replace(view, graphs=graphs.replaced({"edge_index": ends}, edges.sizes))
+    index = torch.stack([new_source, torch.where(is_moved & first, end, target)])
+    return replace(view, graphs=_with_columns(edges.graphs, {"edge_index": index}, edges.sizes))
 
 
 def changes_of(view: View) -> list[Callable[..., View]]:
@@ -130,7 +120,8 @@ def changes_of(view: View) -> list[Callable[..., View]]:
         found += [edge_drop, edge_rewire]
     x = graph.get("x")
     if isinstance(x, Tensor) and x.is_floating_point():
-        parts = _Columns(view.graphs).parts("x")
+        graphs = _visible(view.graphs)
+        parts = [graphs.tensors["x"]] if isinstance(graphs, Packed) else [g.x for g in graphs]
         if found and not x.is_sparse_csr and sum(p.numel() for p in parts) > _MOST_ENTRIES:
             return found
         fixed = category_columns(*parts)
@@ -153,9 +144,8 @@ def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:
     """
     if isinstance(view.graphs[0], HeteroData):
         return
-    graphs = view.graphs  # read once for all copies, which share what they do not change
-    once = graphs.materialise() if isinstance(graphs, Packed) else list(graphs)
-    view = replace(view, graphs=once)
+    # read once for all copies, which share what they do not change
+    view = replace(view, graphs=_visible(view.graphs))
     for change in changes_of(view):
         for severity in _SEVERITIES:
             yield change(view, severity, seed)
@@ -191,71 +181,6 @@ def _settings(severity: int, seed: int) -> tuple[float, torch.Generator]:
     return LEVELS[step], torch.Generator().manual_seed(check_int("seed", seed))
 
 
-class _Columns:
-    """Attributes over all graphs, one after the other: of a packed set as they lie in it, else
-    joined and cut again."""
-
-    def __init__(self, graphs: Sequence[Data]) -> None:
-        self.packed = graphs.materialise() if isinstance(graphs, Packed) else None
-        self.graphs = list(graphs) if self.packed is None else []
-
-    @property
-    def nodes(self) -> Tensor:
-        """Nodes of each graph ``[G]``."""
-        if self.packed is not None:
-            return self.packed.num_nodes
-        return torch.tensor([int(graph.num_nodes or 0) for graph in self.graphs])
-
-    def has(self, key: str) -> bool:
-        if self.packed is not None:
-            return key in self.packed.tensors
-        return all(graph.get(key) is not None for graph in self.graphs)
-
-    @property
-    def keys(self) -> list[str]:
-        """The attributes that are tensors with rows in every graph."""
-        if self.packed is not None:
-            return list(self.packed.tensors)
-        keys = {key for graph in self.graphs for key in graph.keys()}  # noqa: SIM118
-        values = {key: [g.get(key) for g in self.graphs] for key in sorted(keys)}
-        return [k for k, v in values.items() if all(isinstance(x, Tensor) and x.dim() for x in v)]
-
-    def sizes(self, key: str) -> Tensor:
-        """Rows of each graph ``[G]``."""
-        if self.packed is not None:
-            return self.packed.ptrs[key].diff()
-        return torch.tensor([graph[key].size(cat_dim(key)) for graph in self.graphs])
-
-    def parts(self, key: str) -> list[Tensor]:
-        """The attribute in parts; of sparse tensors the stored entries."""
-        if self.packed is not None:
-            return [self.packed.tensors[key]]
-        values = [graph[key] for graph in self.graphs]
-        return [v.values() if v.layout == torch.sparse_csr else v for v in values]
-
-    def column(self, key: str) -> Tensor:
-        parts = self.parts(key)
-        return torch.cat(parts, dim=cat_dim(key)) if len(parts) > 1 else parts[0]
-
-    def replaced(self, changed: Mapping[str, Tensor], sizes: Tensor) -> Sequence[Data]:
-        """The graphs with other attributes, of as many rows each; nothing else is copied."""
-        if self.packed is not None:
-            known, ptr = self.packed, to_ptr(sizes)
-            ptr = known.node_ptr if torch.equal(ptr, known.node_ptr) else ptr
-            ptrs = {**known.ptrs, **dict.fromkeys(changed, ptr)}
-            return replace(known, tensors={**known.tensors, **changed}, ptrs=ptrs)
-        copies = [graph.__copy__() for graph in self.graphs]
-        for key, column in changed.items():
-            parts = column.split(sizes.tolist(), dim=cat_dim(key))
-            for copy, new in zip(copies, parts, strict=True):
-                old = copy[key]
-                part = new.to(old.dtype) if old.is_floating_point() else new
-                if old.layout == torch.sparse_csr:
-                    part = csr_of_pointers(old.crow_indices(), old.col_indices(), part, old.shape)
-                copy[key] = part
-        return copies
-
-
 def _change_features(
     view: View,
     severity: int,
@@ -267,68 +192,98 @@ def _change_features(
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    graphs = _Columns(view.graphs)
-    if not graphs.has("x"):
-        raise InputError("graphs with an attribute 'x'", f"only {sorted(view.graphs[0].keys())}")
-    x = graphs.column("x").detach()
-    x = x if x.is_floating_point() else x.float()
-    sizes = graphs.nodes if graphs.packed else torch.tensor([len(p) for p in graphs.parts("x")])
-    if x.numel():  # of sparse features nothing may be stored
-        fixed = category_columns(x)
-        if bool(fixed.all()):
-            do = "Use edge_drop or edge_rewire."
-            raise InputError("features to change", "only numbers of categories", do)
+    graphs = _visible(view.graphs)
+    x, sizes = _column(graphs, "x")
+    x = x.detach() if x.is_floating_point() else x.float()
+    fixed = category_columns(x)
+    if x.numel() and bool(fixed.all()):
+        do = "Use edge_drop or edge_rewire."
+        raise InputError("features to change", "only numbers of categories", do)
+    if x.numel() and bool(fixed.any()):
         columns = torch.nonzero(~fixed).flatten()
-        some = bool(fixed.any())
-        x = (
-            x.index_copy(1, columns, change(x[:, columns], level, generator))
-            if some
-            else change(x, level, generator)
-        )
-    return replace(view, graphs=graphs.replaced({"x": x}, sizes))
+        x = x.index_copy(1, columns, change(x[:, columns], level, generator))
+    elif x.numel():  # of sparse features nothing may be stored
+        x = change(x, level, generator)
+    return replace(view, graphs=_with_columns(graphs, {"x": x}, sizes))
 
 
-@dataclass(frozen=True)
-class _Edges:
-    """The edges of all graphs as those of one large graph.
+class _Edges(NamedTuple):
+    """The edges of all graphs, ``ends`` ``[2, E]``; how many ``nodes`` and edges (``sizes``) graphs
+    have ``[G]``; and a number of each ``pair`` of directions ``[E]``, below ``pairs``."""
 
-    Attributes:
-        ends: ``[2, E]``, nodes numbered over all graphs.
-        sizes: Edges of each graph ``[G]``.
-        start, nodes: Of the graph of each edge, its first node and how many it has ``[E]``.
-        pair: A number for each edge ``[E]``, the same for both directions.
-        count: How many such numbers there are.
-    """
-
-    ends: Tensor
-    sizes: Tensor
-    start: Tensor
+    graphs: Sequence[Data]
     nodes: Tensor
+    sizes: Tensor
+    ends: Tensor
     pair: Tensor
-    count: int
-
-    @classmethod
-    def of(cls, graphs: _Columns) -> _Edges:
-        if not graphs.has("edge_index"):
-            raise InputError("graphs with an attribute 'edge_index'", "graphs without")
-        nodes, sizes = graphs.nodes, graphs.sizes("edge_index")
-        start = to_ptr(nodes)[:-1].repeat_interleave(sizes)
-        ends = graphs.column("edge_index") + start
-        low, high = ends.aminmax(dim=0)
-        distinct, pair = torch.unique(low * int(nodes.sum()) + high, return_inverse=True)
-        each = nodes.repeat_interleave(sizes)
-        return cls(ends, sizes, start, each, pair, distinct.numel())
+    pairs: int
 
 
-def _edge_level(graphs: _Columns, edges: Tensor) -> set[str]:
+def _edges(view: View) -> _Edges:
+    graphs = _visible(view.graphs)
+    if isinstance(graphs, Packed):
+        nodes = graphs.num_nodes
+    else:
+        nodes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+    ends, sizes = _column(graphs, "edge_index")
+    low, high = (ends + to_ptr(nodes)[:-1].repeat_interleave(sizes)).aminmax(dim=0)
+    distinct, pair = torch.unique(low * int(nodes.sum()) + high, return_inverse=True)
+    return _Edges(graphs, nodes, sizes, ends, pair, distinct.numel())
+
+
+def _edge_attributes(edges: _Edges) -> list[str]:
     """The attributes with one row per edge; where the numbers leave it open (as many nodes as edges
     in every graph, or one edge each), the name must say so."""
-    found, nodes = set[str](), graphs.nodes
-    for key in graphs.keys:
-        if key in _NO_EDGES or "index" in key:
+    found, graphs = list[str](), edges.graphs
+    for key in graphs.tensors if isinstance(graphs, Packed) else graphs[0].keys():
+        if key in _NO_EDGES or "index" in key or not _has(graphs, key):
             continue
-        sizes = graphs.sizes(key)
-        clear = bool((sizes != nodes).any()) and bool((sizes != 1).any())
-        if torch.equal(sizes, edges) and ("edge" in key or clear):
-            found.add(key)
+        sizes = _column(graphs, key)[1]
+        clear = bool((sizes != edges.nodes).any()) and bool((sizes != 1).any())
+        if torch.equal(sizes, edges.sizes) and ("edge" in key or clear):
+            found.append(key)
     return found
+
+
+# -- attributes of all graphs, one after the other: as a packed set has them, else joined and cut --
+
+
+def _visible(graphs: Sequence[Data]) -> Sequence[Data]:
+    return graphs.materialise() if isinstance(graphs, Packed) else list(graphs)
+
+
+def _has(graphs: Sequence[Data], key: str) -> bool:
+    if isinstance(graphs, Packed):
+        return key in graphs.tensors
+    return all(isinstance(graph.get(key), Tensor) and graph[key].dim() for graph in graphs)
+
+
+def _column(graphs: Sequence[Data], key: str) -> tuple[Tensor, Tensor]:
+    """An attribute of all graphs, and how many rows of it each has ``[G]``; of sparse ones the
+    stored entries."""
+    if not _has(graphs, key):
+        raise InputError(f"graphs with an attribute {key!r}", f"only {sorted(graphs[0].keys())}")
+    if isinstance(graphs, Packed):
+        return graphs.tensors[key], graphs.ptrs[key].diff()
+    values = [graph[key] for graph in graphs]
+    values = [v.values() if v.layout == torch.sparse_csr else v for v in values]
+    column = torch.cat(values, dim=cat_dim(key)) if len(values) > 1 else values[0]
+    return column, torch.tensor([value.size(cat_dim(key)) for value in values])
+
+
+def _with_columns(
+    graphs: Sequence[Data], changed: Mapping[str, Tensor], sizes: Tensor
+) -> Sequence[Data]:
+    """The graphs with other attributes, of as many rows each; nothing else is copied."""
+    if isinstance(graphs, Packed):
+        return graphs.with_columns(changed, sizes)
+    copies = [graph.__copy__() for graph in graphs]
+    for key, column in changed.items():
+        parts = column.split(sizes.tolist(), dim=cat_dim(key))
+        for copy, new in zip(copies, parts, strict=True):
+            old = copy[key]
+            part = new.to(old.dtype) if old.is_floating_point() else new
+            if old.layout == torch.sparse_csr:
+                part = csr_of_pointers(old.crow_indices(), old.col_indices(), part, old.shape)
+            copy[key] = part
+    return copies

@@ -1,17 +1,20 @@
 """Cuts of anybody's data, for training and for judging under shift. Data is cut here only.
 
-A *cut* is split name to row numbers; `by` and its neighbours make `Splits` of a dataset: a ``Data``
-(node task), or a list of ``Data`` or a PyG dataset (graph task; node task if it holds a single
-graph). ``task="node"`` makes a list of graphs a node task. `cut` is what `gduq train` does.
+A *cut* is split name to row numbers. `cut`, `covariate`, `tails`, `concept` and `no_shift` make one
+of domain values: a number, text or date per row ``[n]``. ``holdout`` is the size of ``id_val``, and
+of ``id_test``, as a share; ``seed`` is that of the draws.
+
+`by` and its neighbours make `Splits` of a dataset: a ``Data`` (node task), or a list of ``Data`` or
+a PyG dataset (graph task; node task if it holds a single graph). ``task="node"`` makes a list of
+graphs a node task.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,8 +29,8 @@ from gduq.graphs.packed import Packed, try_pack
 from gduq.graphs.splits import Splits
 from gduq.graphs.view import View
 
-__all__ = ["Cut", "Domain", "by", "class_out", "concept", "covariate", "cut", "group", "leave_out",
-           "limit_rows", "make_splits", "no_shift", "scaffold_ranks", "size", "tails"]  # fmt: skip
+__all__ = ["Cut", "Domain", "by", "concept", "covariate", "cut", "group", "leave_out", "limit_rows",
+           "make_splits", "no_shift", "size", "tails"]  # fmt: skip
 
 Cut = dict[str, Tensor]
 Seed = int | torch.Generator
@@ -54,20 +57,13 @@ def cut(
     seed: int = 0,
     name: str | None = None,
 ) -> Cut:
-    """A test that differs from training, and rows like those of training to hold out.
+    """What `gduq train` does: a test that differs from training, and rows like those of training.
 
     The rows with the highest domain values are ``ood_test``: a share ``test`` of all, or as near to
     that as equal values allow. From the others a share ``holdout`` of all rows is drawn for
     ``id_val`` (more of few rows) and for ``id_test``, of each stratum alike, so that a rare class
-    is in all of them. Without a domain there is no ``ood_test``, and ``id_test`` is its share.
-
-    Args:
-        values: One number (or text or date) per row ``[n]``, or ``None``.
-        strata: Rows that are alike in their truth, as a number ``[n]``: `gduq.prediction` has them.
-        test: Size of the shifted test.
-        holdout: Size of ``id_val``, and of ``id_test``.
-        seed: Of the draw.
-        name: What the values are called.
+    is in all of them. Without values there is no ``ood_test``, and ``id_test`` is its share.
+    ``strata`` ``[n]`` number rows that are alike in their truth: `gduq.prediction` has them.
 
     Example:
         >>> rows = cut(torch.arange(100), torch.zeros(100))
@@ -104,34 +100,26 @@ def covariate(
 ) -> Cut:
     r"""Train on one end of the domain, test on the other; equal values are never parted.
 
-    Rows are sorted by value. With :math:`n` rows and cuts :math:`(a, b)`, a new part starts at the
-    first row whose index has reached :math:`\lfloor an \rfloor` (then :math:`\lfloor bn \rfloor`)
-    **and** whose value differs from the row before. The parts are the training pool, ``ood_val``
-    and ``ood_test``; ``id_val`` and ``id_test`` are drawn from the pool.
-
-    Args:
-        values: One number (or string) per row ``[n]``.
-        cuts: Where ``ood_val`` and ``ood_test`` should start, as shares of the rows.
-        descending: Train on the large values, test on the small ones.
-        holdout: Size of ``id_val``, and of ``id_test``, as a share.
-        holdout_of: Share of what: the training ``"pool"``, or ``"all"`` rows.
-        seed: Of the draw from the pool.
+    Rows are sorted by value (``descending``: the largest first). With :math:`n` rows and cuts
+    :math:`(a, b)`, a new part starts at the first row whose index has reached
+    :math:`\lfloor an \rfloor` (then :math:`\lfloor bn \rfloor`) **and** whose value differs from
+    the row before. The parts are the training pool, ``ood_val`` and ``ood_test``; ``holdout`` is a
+    share of ``"all"`` rows or of the ``"pool"``.
 
     Example:
         >>> rows = covariate(torch.tensor([1, 5, 2, 2, 2, 9, 7, 3, 8, 4]))
         >>> {name: len(numbers) for name, numbers in rows.items()}
         {'train': 4, 'id_val': 1, 'id_test': 1, 'ood_val': 2, 'ood_test': 2}
     """
-    codes = _codes(values)
-    n = codes.numel()
     _check_shares("cuts", *cuts)
-    order, starts = _sorted(-codes if descending else codes)
+    order, starts = _sorted(_as_values(values), descending)
+    n = order.numel()
     starts = [0, *starts, n, n]
     first = starts[bisect_left(starts, int(cuts[0] * n))]
     second = starts[bisect_left(starts, min(max(int(cuts[1] * n), first + 1), n))]
     pool, val, test = torch.tensor_split(order, [first, second])
     size = int(holdout * (pool.numel() if holdout_of == "pool" else n))
-    return leave_out(pool, val, test, size, seed, "Move the cuts: many rows may share one value.")
+    return leave_out(pool, val, test, size, seed)
 
 
 def tails(
@@ -151,9 +139,7 @@ def tails(
     below, above = np.quantile(numbers.numpy(), (low, high))
     part = (numbers > below).long() + ((numbers > below) & (numbers >= above))
     pool, middle, test = (torch.nonzero(part == number).flatten() for number in range(3))
-    size = int(holdout * pool.numel())
-    found = leave_out(pool, middle, test, size, seed, "Move the quantiles apart.", {"ood_val"})
-    return {name: rows for name, rows in found.items() if rows.numel()}
+    return leave_out(pool, middle, test, int(holdout * pool.numel()), seed)
 
 
 def concept(
@@ -173,22 +159,16 @@ def concept(
     takes the rest. A training pass takes an aligned row with probability ``bias * pick`` and
     another with ``(1 - bias) * pick``; the ``ood_test`` pass prefers :math:`s\,(y - \bar y) < 0`.
     Where a pass would take only one of the two kinds of a domain that has both, one row of the
-    other kind is added. Finally ``id_val`` and ``id_test`` are drawn from the training pool.
-
-    Args:
-        values: One number (or string) per row ``[n]``.
-        labels: Class numbers ``[n]``.
-        bias: One per pass but the last.
-        pick: One per pass but the last.
-        holdout: Size of ``id_val``, and of ``id_test``, as a share of the training pool.
-        seed: Of all draws.
+    other kind is added. Finally ``id_val`` and ``id_test`` are drawn from the training pool, each a
+    share ``holdout`` of it. ``labels`` are class numbers ``[n]``.
     """
-    codes, label = _codes(values), _as_labels(labels)
-    if codes.shape != label.shape:
-        raise InputError(f"one label for each of the {codes.numel()} values", label.numel())
+    codes, label = _as_values(values), torch.as_tensor(labels).reshape(-1).double()
+    if codes.shape != label.shape or not torch.equal(label, label.round()):  # fractions, NaN
+        do = "Cut along another domain; values by themselves with shifts.by(data, 'y')."
+        raise InputError(f"one class for each of the {codes.numel()} values", "other labels", do)
     generator = _generator(seed)
-    order = torch.sort(codes, stable=True).indices
-    codes, label = codes[order], label[order].double()
+    codes, order = torch.sort(codes, stable=True)
+    label = label[order]
     starts = torch.searchsorted(codes, codes)  # rows of lower domains
     sign = torch.where(starts < codes.numel() / 2, 1.0, -1.0)
     tilt = sign * (label - label.mean())
@@ -202,36 +182,26 @@ def concept(
         left[rows] = False
         parts[name].append(order[rows])
     pool, val, test = (torch.cat(parts[name]) for name in ("train", "ood_val", "ood_test"))
-    size = int(holdout * pool.numel())
-    return leave_out(pool, val, test, size, generator, "Change bias or pick.")
+    return leave_out(pool, val, test, int(holdout * pool.numel()), generator)
 
 
-def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: Seed = 0) -> Cut:
-    """A uniform cut without any shift: train, ``id_val``, ``id_test``.
+def no_shift(n: int, *, seed: Seed = 0) -> Cut:
+    """A uniform cut without any shift: 60 % train, 20 % ``id_val``, 20 % ``id_test``.
 
     Example:
         >>> {name: len(rows) for name, rows in no_shift(617).items()}
         {'train': 370, 'id_val': 123, 'id_test': 124}
     """
-    _check_shares("cuts", *cuts)
     order = torch.randperm(n, generator=_generator(seed))
-    parts = torch.tensor_split(order, [int(cuts[0] * n), int(cuts[1] * n)])
+    parts = torch.tensor_split(order, [int(0.6 * n), int(0.8 * n)])
     return _checked(dict(zip(("train", "id_val", "id_test"), parts, strict=True)))
 
 
-def leave_out(
-    pool: Tensor,
-    val: Tensor,
-    test: Tensor,
-    holdout: int,
-    seed: Seed,
-    do: str = "Leave out fewer rows, or hold out less.",
-    optional: Collection[str] = (),
-) -> Cut:
-    """``val`` and ``test`` as OOD splits; ``holdout`` rows each of the pool as ID ones. A split
-    without rows is an error, with ``do`` as its remedy, unless it is optional."""
+def leave_out(pool: Tensor, val: Tensor, test: Tensor, holdout: int, seed: Seed) -> Cut:
+    """``val`` and ``test`` as OOD splits, ``val`` if it has rows; ``holdout`` rows each of the pool
+    as ID ones. Any other split without rows is an error."""
     held = _hold_out(pool, (holdout, holdout), seed)
-    return _checked({**held, "ood_val": val, "ood_test": test}, do, optional)
+    return _checked({**held, **({"ood_val": val} if val.numel() else {}), "ood_test": test})
 
 
 def limit_rows(
@@ -251,23 +221,22 @@ def limit_rows(
         >>> {name: len(kept) for name, kept in limit_rows(rows, 10).items()}
         {'train': 6, 'id_test': 4}
     """
-    full = torch.tensor([rows.numel() for rows in cut.values()])
-    if limit is None or check_int("limit", limit, least=len(cut)) >= int(full.sum()):
+    total = sum(rows.numel() for rows in cut.values())
+    if limit is None or check_int("limit", limit, least=len(cut)) >= total:
         return dict(cut)
-    # the rule of Webster and Sainte-Lague: of largest remainders a part may shrink as limits grow
-    claims = [n / (torch.arange(n, dtype=torch.float64) + 0.5) for n in full.tolist()]
-    for claim in claims:
-        claim[:1] = torch.inf
-    owner = torch.arange(len(full)).repeat_interleave(full)
-    best = torch.sort(torch.cat(claims), descending=True, stable=True).indices[:limit]
-    sizes = torch.bincount(owner[best], minlength=len(full)).tolist()
-    generator, kept = _generator(seed), {}
-    for (name, rows), size in zip(cut.items(), sizes, strict=True):
+    generator, drawn, places = _generator(seed), list[Tensor](), list[Tensor]()
+    for name, rows in cut.items():
         order = torch.randperm(rows.numel(), generator=generator)
         if strata is not None and name in strata:
             order = order[_in_proportion(strata[name][order], first=name == "train")]
-        kept[name] = rows[order[:size]]
-    return kept
+        drawn.append(rows[order])
+        # as Webster and Sainte-Lague: with largest remainders a part may shrink as limits grow
+        place = (torch.arange(rows.numel(), dtype=torch.float64) + 0.5) / rows.numel()
+        places.append(place.index_fill_(0, torch.arange(min(1, rows.numel())), 0.0))
+    owner = torch.cat([torch.full_like(rows, part) for part, rows in enumerate(drawn)])
+    chosen = owner[torch.cat(places).argsort(stable=True)[:limit]]
+    sizes = torch.bincount(chosen, minlength=len(cut)).tolist()
+    return {name: rows[:size] for name, rows, size in zip(cut, drawn, sizes, strict=True)}
 
 
 def _in_proportion(strata: Tensor, first: bool) -> Tensor:
@@ -324,19 +293,10 @@ def _hold_out(
     return {name: torch.cat([none, *found]) for name, found in parts.items()}
 
 
-def _sorted(values: Tensor) -> tuple[Tensor, list[int]]:
+def _sorted(values: Tensor, descending: bool = False) -> tuple[Tensor, list[int]]:
     """The rows in the order of their values, and the positions where another value begins."""
-    ordered, order = torch.sort(values, stable=True)
+    ordered, order = torch.sort(values, stable=True, descending=descending)
     return order, (torch.nonzero(ordered.diff()).flatten() + 1).tolist()
-
-
-def _codes(values: Values) -> Tensor:
-    """Ranks of the values: equal values have equal ranks, and order is kept ``[n]``."""
-    numbers = _as_values(values)
-    if not numbers.numel():
-        raise InputError("at least one domain value", "none")
-    codes: Tensor = torch.unique(numbers, return_inverse=True)[1]
-    return codes
 
 
 def _generator(seed: Seed) -> torch.Generator:
@@ -350,10 +310,10 @@ def _check_shares(what: str, first: float, second: float) -> None:
         raise InputError(f"{what} with 0 < first < second < 1", (first, second))
 
 
-def _checked(found: Cut, do: str = "Use more rows.", optional: Collection[str] = ()) -> Cut:
-    empty = [name for name, rows in found.items() if not rows.numel() and name not in optional]
-    if empty:
+def _checked(found: Cut) -> Cut:
+    if not all(rows.numel() for rows in found.values()):
         sizes = ", ".join(f"{name} {rows.numel()}" for name, rows in found.items())
+        do = "Use more rows, hold out less, or cut elsewhere: many rows may share one value."
         raise InputError("a cut that leaves no part empty", sizes, do)
     return found
 
@@ -363,44 +323,25 @@ def _as_values(values: Values) -> Tensor:
     microseconds, and text, Python's dates and other things that sort by their rank."""
     import pandas as pd
 
-    found: Any = values
     if not isinstance(values, Tensor):
         try:
             series = pd.Series(list(values))
-            if series.dtype.kind == "c":
-                raise TypeError("complex numbers")
-            if series.dtype == object or isinstance(series.dtype, pd.StringDtype):
-                found = pd.factorize(series, sort=True)[0]  # of a gap -1
-                series = series.mask(series.isna())
-            elif series.dtype.kind in "mM":
-                found = series.astype(f"{series.dtype.str[1:3]}[us]").astype(np.int64).to_numpy()
-            else:
-                integral = series.dtype.kind in "iub"
-                found = series.to_numpy(np.int64 if integral else np.float64)
             if series.isna().any():
                 raise ValueError(f"{int(series.isna().sum())} without a value")
-            found = torch.tensor(found)  # a copy: pandas hands out what cannot be written
+            if series.dtype.kind == "M":
+                series = series.astype("datetime64[us]").astype(np.int64)
+            elif series.dtype.kind not in "iubf":
+                series = pd.Series(pd.factorize(series, sort=True)[0])
+            kind = np.float64 if series.dtype.kind == "f" else np.int64
+            values = torch.tensor(series.to_numpy(kind))  # a copy: pandas may hand out its own
         except (ValueError, TypeError) as error:  # such as values that cannot be sorted
             expected = "one number, text or date per row as domain values"
             raise InputError(expected, f"{type(values).__name__}: {error}") from error
-    if found.dim() != 1:
-        raise InputError("domain values of shape [n], one per row", list(found.shape))
-    if found.is_floating_point() and not bool(torch.isfinite(found).all()):
-        bad = int((~torch.isfinite(found)).sum())
-        raise InputError("finite domain values", f"{bad} NaN or infinite")
-    return found.detach().cpu()  # type: ignore[no-any-return]
-
-
-def _as_labels(labels: Tensor | Sequence[int]) -> Tensor:
-    """Class numbers as ``int64 [n]``, or an error that says why they are none."""
-    do = "Cut along another domain; values by themselves with shifts.by(data, 'y')."
-    tensor = torch.as_tensor(labels)
-    if tensor.dim() > 1 and tensor.size(1) > 1:
-        raise InputError("one class per row", f"{tensor.size(1)} targets per row", do)
-    tensor = tensor.reshape(-1)
-    if not torch.equal(tensor.long().to(tensor.dtype), tensor):
-        raise InputError("integer labels (classes)", "values with fractions or NaN", do)
-    return tensor.long()
+    if values.dim() != 1 or not values.numel():
+        raise InputError("domain values of shape [n], one per row", list(values.shape))
+    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+        raise InputError("finite domain values", "NaN or infinite ones")
+    return values.detach().cpu()
 
 
 # -- Splits of a dataset ---------------------------------------------------------------------------
@@ -419,12 +360,12 @@ def by(
     """Cut a dataset along any domain.
 
     Args:
-        data: The dataset, see the module.
+        data: The dataset.
         values: One number, string or date per row (graph or node); or what to compute: ``"size"``,
             ``"degree"``, ``"scaffold"`` (molecules with ``smiles``; the common ones train), the
             name of an attribute, or a function of a graph. Numbers of nodes are averaged over a
             graph in a graph task.
-        kind: ``"covariate"`` (`gduq.shifts.covariate`), ``"concept"``, ``"tails"``, ``"no_shift"``.
+        kind: Which cut: ``"covariate"``, ``"concept"``, ``"tails"``, ``"no_shift"``.
         seed: Of the random draws.
         task: ``"node"`` or ``"graph"``; ``None``: as the module says.
         name: Name of the result.
@@ -446,7 +387,7 @@ def by(
     if kind == "no_shift":
         found = no_shift(len(rows), seed=seed, **options)
     elif kind == "concept":
-        found = concept(domain, _as_labels(rows.target), seed=seed, **options)
+        found = concept(domain, rows.target, seed=seed, **options)
     else:
         found = (covariate if kind == "covariate" else tails)(domain, seed=seed, **options)
     description = _DESCRIBED[kind].format(name or "the given values")
@@ -460,7 +401,7 @@ def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -
 
 def group(
     data: Graphs,
-    labels: Sequence[Any] | Tensor,
+    labels: Sequence[Any] | Tensor | str,
     test: Any,
     val: Any = (),
     *,
@@ -470,52 +411,34 @@ def group(
 ) -> Splits:
     """Leave groups out: train on all others (universities, hospitals, laboratories).
 
+    Classes left out, ``group(data, "y", test=[3])``, are for OOD detection: they keep their
+    numbers, and accuracy on the OOD splits means nothing.
+
     Args:
         data: The dataset.
-        labels: The group of each row.
+        labels: The group of each row, or the name of the attribute that says it.
         test: Groups (or one group) that make ``ood_test``.
         val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
-        holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
-        seed: Of their draw.
+        holdout: A share of all rows.
+        seed: Of the draw.
         task: See `by`.
     """
     rows = _all_rows(data, task)
-    names, test, val = _as_list(labels), _as_list(test), _as_list(val)
-    if len(names) != len(rows):
-        raise InputError(f"one group for each of the {len(rows)} rows", len(names))
-    unknown = [one for one in [*test, *val] if one not in set(names)]
-    if unknown or not test:
-        raise InputError(f"test groups among {_first(set(names))}", unknown or "none")
-    if both := set(test) & set(val):
-        raise InputError("val and test without a common group", f"{_first(both)} in both")
-    part = torch.tensor([1 if n in val else 2 if n in test else 0 for n in names])
+    if isinstance(labels, str):
+        labels = rows.target if labels == "y" else _column(rows.graphs, labels)
+    names, test, val = np.asarray(_as_list(labels)), _as_list(test), _as_list(val)
+    if names.shape != (len(rows),):
+        raise InputError(f"one group for each of the {len(rows)} rows", list(names.shape))
+    if not test or not {*test, *val} <= set(names.tolist()) or set(test) & set(val):
+        got = f"test={test} and val={list(val)}"
+        raise InputError("different groups of the rows for test and val", got)
+    part = torch.from_numpy(np.isin(names, test) * 2 + np.isin(names, val))
     pool, middle, held = (torch.nonzero(part == number).flatten() for number in range(3))
     if not val:
         middle, held = held[: len(held) // 2], held[len(held) // 2 :]
     found = leave_out(pool, middle, held, int(holdout * len(rows)), seed)
-    numeric = all(isinstance(name, (bool, int, float)) for name in names)
-    codes = _as_values(names if numeric else [str(name) for name in names])
-    text = f"Groups left out for testing: {_first(test)}."
-    return make_splits(rows, found, codes, name="group", description=text)
-
-
-def class_out(
-    data: Graphs,
-    classes: int | Collection[int] | Tensor,
-    *,
-    holdout: float = 0.1,
-    seed: int = 0,
-    task: Task | None = None,
-) -> Splits:
-    """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
-
-    Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
-    splits means nothing. Values have no classes to leave out: cut those with ``by(data, "y")``.
-    """
-    labels = _as_labels(_all_rows(data, task).target)
-    result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
-    text = f"Classes {_first(_as_list(classes))} appear in the OOD splits only, for OOD detection."
-    return result.with_(name="class_out", description=text)
+    text = f"Groups left out for testing: {', '.join(map(str, test[:12]))}."
+    return make_splits(rows, found, _as_values(names), name="group", description=text)
 
 
 def make_splits(
@@ -544,40 +467,40 @@ def _domain_values(
 ) -> Tensor:
     """One number per row, see `by`. ``graphs`` as they were given: packing rounds floats."""
     if isinstance(what, str) and what == "scaffold":
-        return scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
-    if not isinstance(what, str) and not callable(what):
-        values = _as_values(what)
-        if len(values) != len(rows):
-            raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
-        return values
-    of_graphs, found = rows.task == "graph", list[Any]()
+        return _ranks(scaffolds(_column(graphs, "smiles")))
+    if isinstance(what, str) or callable(what):
+        found = _column(graphs, what) if isinstance(what, str) else list(map(what, graphs))
+        if rows.task == "graph":
+            what = [_mean(value) for value in found]
+        else:
+            what = torch.cat([torch.as_tensor(value).detach().reshape(-1) for value in found])
+    values = _as_values(what)
+    if len(values) != len(rows):
+        raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
+    return values
+
+
+def _column(graphs: Sequence[Data], name: str) -> list[Any]:
+    """An attribute of every graph; its size or its degrees where it has none of that name."""
+    found = list[Any]()
     for graph in graphs:
-        value = what(graph) if callable(what) else _attribute(graph, what, of_graphs)
-        if isinstance(value, (Tensor, np.ndarray, list, tuple)) or not of_graphs:
-            row = torch.as_tensor(value).detach().reshape(-1)
-            if not of_graphs and row.numel() != graph.num_nodes:
-                raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
-            several = row.numel() != 1
-            value = row if not of_graphs else (row.double().mean() if several else row).item()
-        found.append(value)
-    return _as_values(found) if of_graphs else torch.cat(found)
+        if name in graph:
+            found.append(graph[name])
+        elif name == "size":
+            found.append(int(graph.num_nodes or 0))
+        elif name == "degree" and graph.edge_index is not None:
+            found.append(torch.bincount(graph.edge_index[0], minlength=int(graph.num_nodes or 0)))
+        else:
+            raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
+    return found
 
 
-def _attribute(graph: Data, name: str, of_graphs: bool = False) -> Any:
-    """An attribute of a graph; its size or its degrees where it has none of that name."""
-    if name == "size" and of_graphs:
-        return int(graph.num_nodes or 0)
-    if name == "degree" and name not in graph:
-        ends = _attribute(graph, "edge_index")
-        return torch.bincount(ends[0], minlength=int(graph.num_nodes or 0))
-    if name not in graph:
-        raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
-    return graph[name]
-
-
-def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
-    """The Bemis-Murcko scaffold of each molecule as a number ``[n]``; 0 is the most common."""
-    return _ranks(scaffolds(smiles))
+def _mean(value: Any) -> Any:
+    """The mean of the numbers of nodes; of all else, what it is."""
+    if not isinstance(value, (Tensor, np.ndarray, list, tuple)):
+        return value
+    row = torch.as_tensor(value).detach()
+    return row.item() if row.numel() == 1 else row.double().mean().item()
 
 
 def _ranks(names: Sequence[str]) -> Tensor:
@@ -589,19 +512,10 @@ def _ranks(names: Sequence[str]) -> Tensor:
 
 def _as_list(values: Any) -> list[Any]:
     """Groups as Python values, whatever holds them; a single one counts as a list of one."""
-    if isinstance(values, (Tensor, np.ndarray, np.generic)):
-        values = values.tolist()
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         values = [values]
-    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
-    if any(isinstance(value, (list, set, dict)) for value in found):
-        raise InputError("groups named by a number or text each", repr(found[0]))
-    return found
-
-
-def _first(values: Iterable[Any]) -> str:
-    names = sorted(str(v) for v in values)
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    found: list[Any] = np.asarray(values if isinstance(values, Tensor) else list(values)).tolist()
+    return found if isinstance(found, list) else [found]
 
 
 # -- what `gduq train --by` means ------------------------------------------------------------------
@@ -609,16 +523,13 @@ def _first(values: Iterable[Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """What a test differs in: one number per row ``[n]``, the highest of which make the test.
-
-    ``labels`` say what the numbers stand for, of things that have no order; ``dates`` that they are
-    seconds.
-    """
+    """What a test differs in: one number per row ``[n]``, the highest of which make the test, and
+    what each row is called. ``ordered``: whether rows lie between others."""
 
     name: str
     values: Tensor
-    labels: Sequence[str] | None = None
-    dates: bool = False
+    labels: Sequence[str]
+    ordered: bool = True
 
     @classmethod
     def of(
@@ -631,37 +542,28 @@ class Domain:
         if kind == "random":
             return None
         if kind == "size":
-            sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
-            return cls("atoms" if "smiles" in graphs[0] else "nodes", sizes)
+            sizes = [int(graph.num_nodes or 0) for graph in graphs]
+            called = "atoms" if "smiles" in graphs[0] else "nodes"
+            return cls(called, torch.tensor(sizes), [str(size) for size in sizes])
         if kind == "scaffold":
-            ranks = scaffold_ranks([_attribute(graph, "smiles") for graph in graphs])
-            return cls("scaffold", ranks, [str(rank) for rank in ranks.tolist()])
-        if fields is None:
-            fields = [_attribute(graph, name) for graph in graphs]
-            if several := [
-                field for field in fields if isinstance(field, Tensor) and field.numel() > 1
-            ]:
-                raise InputError(f"one {name!r} per graph", f"shape {list(several[0].shape)}")
-            fields = [field.item() if isinstance(field, Tensor) else field for field in fields]
-        if kind == "time":
-            values, are_dates = parse_dates(name, fields)
-            return cls(name, torch.tensor(values, dtype=torch.float64), dates=are_dates)
+            names = scaffolds(_column(graphs, "smiles"))
+            return cls("scaffold", _ranks(names), names, ordered=False)
+        fields = [_mean(field) for field in _column(graphs, name)] if fields is None else fields
         texts = [str(field) for field in fields]
-        return cls(name, _ranks(texts), texts)
+        if kind == "time":
+            values = torch.tensor(parse_dates(name, fields)[0], dtype=torch.float64)
+            return cls(name, values, texts)
+        return cls(name, _ranks(texts), texts, ordered=False)
 
     def describe(self, rows: Tensor) -> str:
         """What some rows are in this respect."""
-        if self.labels is None:
-            low, high = (self._shown(v) for v in self.values[rows].aminmax())
-            return f"{self.name} {low}" if low == high else f"{self.name} {low} to {high}"
+        if self.ordered:
+            order = rows[self.values[rows].argsort()].tolist()
+            ends = dict.fromkeys(self.labels[row] for row in (order[0], order[-1]))
+            return f"{self.name} {' to '.join(ends)}"
         found = Counter(self.labels[row] for row in rows.tolist())
         if self.name == "scaffold":
             return f"{len(found)} scaffold{'s' * (len(found) != 1)}"
         names = sorted(found, key=lambda one: (-found[one], one))
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return f"{self.name} {', '.join(names[:4])}{more}"
-
-    def _shown(self, value: Tensor) -> str:
-        if not self.dates:
-            return f"{value.item():g}"
-        return datetime.fromtimestamp(value.item()).isoformat(sep=" ").removesuffix(" 00:00:00")
