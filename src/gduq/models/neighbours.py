@@ -69,7 +69,9 @@ class Neighbours(AnySize, OnTrunk):
         super().check_target()
         if not isinstance(self.target, (Classes, Labels)):
             do = "gduq.LastLayerLaplace and gduq.anchor take values."
-            raise InputError("classes or labels, which rows can vote for", self.target, do)
+            raise InputError(
+                "classes or labels, which rows can vote for", self.target and self.target.kind, do
+            )
 
     @torch.no_grad()
     def fit_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.graphs import Rows, label_rows, structure_of, targets
 from gduq.ood.nearest import Novelty
+from gduq.prediction.base import Calibrate
 from gduq.tracing.call import evaluating
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ __all__ = [
     "TrainHeads",
     "kinds",
 ]
-
-Calibrate = Literal["shifted", "clean"] | None
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
 _KINDS: dict[str, type[Predictor]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Discrete", "Prediction", "RowChoice", "check_nodes", "row_index"]
+__all__ = ["Calibrate", "Discrete", "Prediction", "RowChoice", "check_nodes", "row_index"]
 
+Calibrate = Literal["shifted", "clean"] | None  # how a temperature was found
 RowChoice = Tensor | slice | Sequence[int]
 
 _PER_ROW = ("target", "features", "novelty", "nodes")
@@ -69,7 +70,7 @@ class Prediction(ABC):
     features: Tensor | None = field(default=None, kw_only=True)
     weights: Tensor | None = field(default=None, kw_only=True)
     novelty: Tensor | None = field(default=None, kw_only=True)
-    calibrated: str | None = field(default=None, kw_only=True)
+    calibrated: Calibrate = field(default=None, kw_only=True)
     nodes: Tensor | None = field(default=None, kw_only=True)
 
     def __init_subclass__(cls) -> None:
