@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 import gduq
 from gduq import shifts
 from gduq.data import Splits
-from gduq.data.catalog import Family, limit_splits
+from gduq.data.catalog import Family
 
 
 def ring(nodes: int, generator: torch.Generator) -> Data:
@@ -24,7 +24,7 @@ def load_rings(parts: list[str], root: str | Path | None, seed: int, limit: int 
     generator = torch.Generator().manual_seed(seed)
     graphs = [ring(4 + i % 30, generator) for i in range(300)]
     kind = "no_shift" if parts[-1] == "no_shift" else "covariate"
-    return limit_splits(shifts.size(graphs, kind, seed=seed), limit, seed)
+    return shifts.size(graphs, kind, seed=seed)
 
 
 FAMILIES = {

@@ -6,13 +6,10 @@ import os
 
 import pytest
 
-import gduq
 from gduq.cli.base import print_rows
 from gduq.data import save
 from gduq.data.outputs import printable
-from gduq.errors import InputError
-from gduq.runs.config import RunConfig
-from tests.cli.cases import anchored, bundle, refused, rings
+from tests.cli.cases import bundle, refused, rings
 from tests.cli.hostile import nested, run_folder
 from tests.tampering import joined, split_up
 
@@ -47,15 +44,6 @@ def test_options_out_of_all_bounds(tmp_path, value):
     refused("train", *data, "--set", f"training.epochs={value}")
 
 
-def test_pipes_and_devices_are_no_configs(tmp_path):
-    pipe, link = tmp_path / "pipe.toml", tmp_path / "zero.toml"
-    os.mkfifo(pipe)
-    link.symlink_to("/dev/zero")
-    for path in (pipe, link):
-        with pytest.raises(InputError):
-            RunConfig.read(path)
-
-
 # -- files of graphs -----------------------------------------------------------------------------
 
 
@@ -67,11 +55,6 @@ def test_pipes_and_devices_are_no_graphs(tmp_path, ending):
     link.symlink_to("/dev/zero")
     for path in (pipe, link, model):
         refused("predict", model, path, "-o", out)
-    pipe = tmp_path / "T" / "T_A.txt"
-    pipe.parent.mkdir()
-    os.mkfifo(pipe)
-    (pipe.parent / "T_graph_indicator.txt").write_text("1\n1\n")
-    refused("predict", model, pipe.parent, "-o", out)
 
 
 def test_a_header_of_one_endless_field(tmp_path):
@@ -114,12 +97,6 @@ def test_bundles_that_are_nothing_but_depth(tmp_path):
     model.write_bytes(reworded(model.read_bytes(), document=nested(100_000)))
     graphs = save(rings(3), tmp_path / "graphs.safetensors")
     refused("predict", model, graphs, "-o", tmp_path / "out.csv")
-
-
-@pytest.mark.parametrize("names", [["a", "\ud800"], ["a", "a"], ["a"]])
-def test_class_names_that_are_none(tmp_path, names):
-    with pytest.raises(InputError):
-        gduq.save(anchored(), tmp_path / "model", class_names=names)
 
 
 def test_names_do_not_steer_the_terminal(tmp_path, capsys):

@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from gduq import __version__
-from gduq.cli import app
 from tests.cli.cases import run
 
 COMMANDS = {"demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report",
@@ -69,10 +67,6 @@ def test_commands_are_completed(shell):
     found = " ".join(to_params("ca", shell=shell))
     assert "calibrate" in found
     assert "train" not in found
-
-
-def test_no_arguments_show_the_help():
-    assert "Usage: gduq" in CliRunner().invoke(app, [], prog_name="gduq").output
 
 
 def test_a_wrong_command_or_option_is_a_mistake():

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch_geometric.data import Data
 
 import gduq
 from gduq.cli.request import make_network
@@ -136,37 +135,6 @@ def test_json_for_machines(tmp_path, model, graphs, known):
     assert len(done["notes"]) == 1
 
 
-def test_without_class_names_classes_are_numbers(tmp_path, graphs, known):
-    model = gduq.save(anchored(), tmp_path / "unnamed")
-    out = tmp_path / "out.parquet"
-    run("predict", model, graphs, "-o", out, "--calibration-data", known)
-    row = rows_of(out)[0]
-    assert "class" not in row
-    assert "prob_0" in row
-    assert set(row["conformal_set"]) <= {0, 1}
-
-
-def test_a_saved_calibrator_is_applied(tmp_path, graphs, known):
-    cal = gduq.calibration.TemperatureScaling().fit(gduq.predict(anchored(), rings(60, seed=2)))
-    model = bundle(tmp_path / "calibrated", cal)
-    out = tmp_path / "out.jsonl"
-    run("predict", model, graphs, "-o", out)
-    p = cal(gduq.predict(anchored(), rings(30, seed=1)))
-    found = torch.tensor([row["confidence"] for row in rows_of(out)])
-    torch.testing.assert_close(found, p.confidence)
-
-
-@pytest.mark.parametrize("score", ["epistemic", "mahalanobis", "knn"])
-def test_every_score(tmp_path, model, graphs, known, score):
-    out = tmp_path / "out.jsonl"
-    run("predict", model, graphs, "-o", out, "--calibration-data", known, "--ood-score", score)
-    p = gduq.predict(anchored(), rings(30, seed=1), features=True)
-    train = gduq.predict(anchored(), rings(60, seed=2), features=True)
-    found = torch.tensor([row["ood_score"] for row in rows_of(out)], dtype=torch.float64)
-    wanted = gduq.ood.score(p, score, train).double()
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
-
-
 def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
     net = network(head="mlp")
     train, val = rings(80, seed=7), rings(40, seed=8)
@@ -182,19 +150,6 @@ def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
     assert [row["ood_score"] for row in rows] == [row["novelty"] for row in rows]
     run("predict", path, graphs, "-o", out, "--force", "--ood-score", "energy")
     assert rows_of(out)[0]["ood_score"] != rows[0]["ood_score"]
-
-
-def test_a_node_task_has_a_row_per_node(tmp_path):
-    model = gduq.anchor(network(task="node"), recipe="paper", num_anchors=3)
-    model.fit_anchors(rings(4)).eval()
-    path = save(rings(5, label=False), tmp_path / "graphs.safetensors")
-    out = tmp_path / "out.parquet"
-    run("predict", gduq.save(model, tmp_path / "model"), path, "-o", out)
-    rows = rows_of(out)
-    sizes = [g.num_nodes for g in rings(5)]
-    assert [(r["row"], r["node"]) for r in rows] == [
-        (i, n) for i, size in enumerate(sizes) for n in range(size)
-    ]
 
 
 # -- formats in ----------------------------------------------------------------------------------
@@ -219,18 +174,6 @@ def test_molecules_from_a_table(tmp_path):
     run(*words, "--target", "active")
     assert "abstain" in rows_of(out)[0]
     assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []  # the list above says nothing of these
-
-
-def test_a_tu_folder(tmp_path):
-    folder = tmp_path / "TINY"
-    folder.mkdir()
-    (folder / "TINY_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n")
-    (folder / "TINY_graph_indicator.txt").write_text("1\n1\n2\n2\n")
-    (folder / "TINY_graph_labels.txt").write_text("-1\n7\n")  # classes the model never heard of
-    (folder / "TINY_node_attributes.txt").write_text("1,2,3\n" * 4)
-    out = tmp_path / "out.csv"
-    run("predict", bundle(tmp_path / "model"), folder, "-o", out)
-    assert [row["row"] for row in rows_of(out)] == ["0", "1"]
 
 
 def test_doubles_are_read_by_a_network_of_singles(tmp_path, model, graphs):
@@ -291,13 +234,6 @@ def test_a_graph_that_lacks_what_the_network_reads_is_a_bad_graph(tmp_path):
     done = predict_files(Service(Reads()), [full, bare], tmp_path / "out.csv")
     assert (done.graphs, done.rejected) == (3, 1)
     assert "pos" in done.first
-
-
-def test_any_other_error_leaves_nothing_behind(tmp_path, model):
-    path = save(spoilt(rings(30, seed=1), 3), tmp_path / "spoilt.safetensors")
-    before = set(tmp_path.iterdir())
-    run("predict", model, path, "-o", tmp_path / "out.csv", "--ood-score", "knn", code=2)
-    assert set(tmp_path.iterdir()) == before
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -446,23 +382,7 @@ def test_settings_are_checked():
                 Settings(**{name: bad})
 
 
-def test_a_service_needs_labels_to_refer_to():
-    service = Service(anchored())
-    bare = service.answer(rings(3, label=False))
-    assert bare.target is None
-    with pytest.raises(InputError):
-        service.refer_to(bare)
-
-
 def test_class_names_must_fit():
     service = Service(anchored(), class_names=["one"])
     with pytest.raises(InputError):
         service.columns(service.answer(rings(3)))
-
-
-def test_answers_do_not_depend_on_batch_mates():
-    service = Service(anchored().double())
-    graphs: list[Data] = rings(6)
-    whole = service.answer(graphs)
-    for i, graph in enumerate(graphs):
-        torch.testing.assert_close(service.answer([graph]).samples[:, 0], whole.samples[:, i])

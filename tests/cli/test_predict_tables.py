@@ -105,19 +105,6 @@ def test_no_text_becomes_a_formula(tmp_path):
     assert {row["class"] for row in rows} <= {f"'{name}" for name in names}
 
 
-def test_files_with_and_without_molecules_have_one_set_of_columns(tmp_path):
-    one, out = table(tmp_path / "one.csv"), tmp_path / "out.csv"
-    graphs = molecules(SMILES[:3])
-    for graph in graphs:
-        del graph["smiles"]
-    two = save(graphs, tmp_path / "two.safetensors")
-    three = save(molecules(SMILES[3:5]), tmp_path / "three.safetensors")
-    run("predict", bundle(tmp_path / "m"), two, one, three, "-o", out)
-    found = [row["smiles"] for row in rows_of(out)]
-    assert found == [""] * 3 + SMILES + SMILES[3:5]
-    assert "name" not in rows_of(out)[0]  # not every file has it
-
-
 def molecule_with_truth(smiles: str):
     [graph] = molecules([smiles])
     graph.y = torch.tensor([int(graph.num_nodes > 6)])
@@ -162,18 +149,6 @@ def test_mistakes_are_one_sentence(tmp_path, monkeypatch):
     ):
         refused(*words.split())
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_classes_with_too_few_rows_for_sets_of_their_own_are_named(tmp_path):
-    saved, known = bundle(tmp_path / "m"), table(tmp_path / "known.csv", copies=2)
-    rows = known.read_text().splitlines()
-    few = [row for row in rows if row.endswith("big")][:3]
-    known.write_text("\n".join([row for row in rows if not row.endswith("big")] + few) + "\n")
-    asked = ("predict", saved, known, "-o", tmp_path / "out.csv", "--calibration-data", known)
-    assert "big has 3: every set holds it" in run(*asked, "--per-class").stderr
-    assert all("big" in row["conformal_set"] for row in rows_of(tmp_path / "out.csv"))
-    assert "every set" not in run(*asked, "--force").stderr
-    assert "every set" not in run(*asked, "--force", "--per-class", "--alpha", 0.3).stderr
 
 
 def test_the_column_of_smiles_is_found_where_it_is_called_otherwise(tmp_path):

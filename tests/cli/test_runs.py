@@ -78,13 +78,6 @@ def test_a_run_is_trained_again_with_one_change(trained, tmp_path):
     assert before == after
 
 
-def test_a_dry_run_of_a_dataset(root, tmp_path):
-    words = ("train", NAME, "--dry-run", "-o", tmp_path / "r")
-    assert json.loads(run(*words, "--json").stdout)["task"] == "classes"
-    assert "task: classes" in run(*words).stdout
-    assert not (tmp_path / "r").exists()
-
-
 def test_list_shows_every_name():
     rows = json.loads(run("data", "list", "--json").output)
     assert [row["name"] for row in rows] == list(names())
@@ -161,7 +154,7 @@ def test_evaluate_a_bundle_on_files(tmp_path):
     mistakes = [
         (),
         ("--data", files["id_test"], "--method", "vector"),
-        ("--data", "motif/basis/covarite"),
+        ("--data", "motif/basis/covariate"),
         ("--data", files["id_test"], "--data", "nowhere"),
         ("--data", files["id_test"], "--data", files["id_test"]),
         ("--data", save(rings(3, label=False), tmp_path / "u.safetensors")),
@@ -169,26 +162,6 @@ def test_evaluate_a_bundle_on_files(tmp_path):
     for arguments in mistakes:
         refused("evaluate", model, *arguments)
     refused("calibrate", model)
-
-
-def test_evaluate_a_model_on_a_dataset(trained):
-    def nll(*words):
-        found = gduq.Evaluation.from_json(run("evaluate", trained, *words, "--json").stdout)
-        return found.value("ood_test", "nll").value
-
-    assert nll("--data", NAME) == pytest.approx(nll())
-    assert nll("--data", "cbas/color/covariate") != nll()
-
-
-def test_evaluate_adds_the_encodings_a_network_reads(root, tmp_path):
-    words = ("train", NAME, "--set", "model.positional=laplacian", "--set", "model.conv=gcn",
-             "--set", "model.hidden_channels=8", "--epochs", 1, "--root", tmp_path)  # fmt: skip
-    path = tmp_path / json.loads(run(*words, "--set", "resamples=5", "--json").stdout)["hash"]
-    found = [json.loads(run("evaluate", path, *data, "--json").stdout)["table"]
-             for data in ((), ("--data", NAME))]  # fmt: skip
-    one, two = ({(r["split"], r["measure"]): r["value"] for r in table if r["calibrator"] == "none"}
-                for table in found)  # fmt: skip
-    assert one["ood_test", "nll"] == pytest.approx(two["ood_test", "nll"])
 
 
 def test_predict_with_a_run_has_thresholds(trained, node_file, tmp_path):

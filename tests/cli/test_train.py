@@ -14,7 +14,7 @@ import gduq
 from gduq.bundle import describe
 from gduq.cli.base import resumable, summary_rows
 from gduq.cli.train import next_commands
-from gduq.data import read, save
+from gduq.data import save
 from gduq.report.verdict import Advice, Verdict
 from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, refused, rings, run
@@ -112,17 +112,6 @@ def test_other_graphs_from_a_file_get_the_other_network(root, tmp_path):
     info = describe(folder / "bundle")
     assert info.model["net"]["kind"] == "GNN"
     assert info.class_names == CLASSES
-
-
-@pytest.mark.slow
-def test_a_table_that_was_converted_is_still_molecules(root, tmp_path):
-    path = table(tmp_path / "in.csv", "values", 60)
-    with pytest.warns(UserWarning, match="left out"):
-        graphs = read(path, smiles="Structure SMILES", targets=["logS [log mol/L]"])
-    converted = save(graphs, tmp_path / "molecules.safetensors")
-    assert "scaffolds" in train(converted, root, "--method", "plain", code=0).stdout
-    (folder,) = root.glob("molecules-*")
-    assert describe(folder / "bundle").model["net"]["kind"] == "BondGNN"
 
 
 def test_names_of_classes_hold_for_other_files(root, tmp_path):

@@ -15,16 +15,16 @@ SIZES = {
 
 
 @pytest.mark.parametrize("shift", list(SIZES))
-def test_split_sizes_disjoint_and_complete(tmp_path, shift):
-    splits = load_cbas(shift, tmp_path)
+def test_split_sizes_disjoint_and_complete(shift):
+    splits = load_cbas(shift)
     assert tuple(len(view) for _, view in splits) == SIZES[shift]
     masks = torch.stack([view.rows for _, view in splits])
     assert (masks.sum(0) == 1).all()
     assert all(view.task == "node" for _, view in splits)
 
 
-def test_the_graph(tmp_path):
-    graph = load_cbas("covariate", tmp_path).train.graphs[0]
+def test_the_graph():
+    graph = load_cbas("covariate").train.graphs[0]
     assert torch.bincount(graph.y).tolist() == [300, 160, 160, 80]
     assert 3900 <= graph.num_edges <= 4000
     whole = nx.Graph(graph.edge_index.t().tolist())
@@ -45,8 +45,8 @@ def test_the_graph(tmp_path):
     assert degrees.max() > 5 * degrees.double().median()  # preferential attachment
 
 
-def test_covariate_colours(tmp_path):
-    splits = load_cbas("covariate", tmp_path)
+def test_covariate_colours():
+    splits = load_cbas("covariate")
     x = splits.train.graphs[0].x
     assert x[splits.ood_val.rows].unique(dim=0).tolist() == [[1, 0, 1, 1]]
     assert torch.allclose(x[splits.ood_test.rows], torch.tensor([0.0, 0.0, 0.0, 0.1]))
@@ -61,10 +61,10 @@ def test_covariate_colours(tmp_path):
     assert stds.std().item() == pytest.approx(0.174, abs=0.01)
 
 
-def test_concept_colours_follow_the_class_less_and_less(tmp_path):
+def test_concept_colours_follow_the_class_less_and_less():
     agree = {name: [] for name in ("pool", "ood_val", "ood_test")}
     for seed in range(20):
-        splits = load_cbas("concept", tmp_path, seed)
+        splits = load_cbas("concept", seed)
         y = splits.train.graphs[0].y
         for name, view in splits:
             kept = agree["pool" if name in ("train", "id_val", "id_test") else name]
@@ -76,18 +76,16 @@ def test_concept_colours_follow_the_class_less_and_less(tmp_path):
     assert splits.train.graphs[0].x.mean().item() == pytest.approx(0.4, abs=0.03)
 
 
-def test_no_shift_has_one_colour(tmp_path):
-    splits = load_cbas("no_shift", tmp_path)
+def test_no_shift_has_one_colour():
+    splits = load_cbas("no_shift")
     assert (splits.train.graphs[0].x == 1).all()
     assert splits.ood_test is None
 
 
-def test_seeds_and_wrong_shift(tmp_path):
-    one, two, other = (
-        load_cbas("covariate", tmp_path / str(i), s) for i, s in enumerate((1, 1, 2))
-    )
+def test_seeds_and_wrong_shift():
+    one, two, other = (load_cbas("covariate", s) for s in (1, 1, 2))
     assert torch.equal(one.train.graphs[0].edge_index, two.train.graphs[0].edge_index)
     assert torch.equal(one.train.rows, two.train.rows)
     assert not torch.equal(one.train.rows, other.train.rows)
-    with pytest.raises(InputError, match="no_shift"):
-        load_cbas("none", tmp_path)
+    with pytest.raises(InputError):
+        load_cbas("none")

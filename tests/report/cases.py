@@ -46,8 +46,7 @@ def graph_splits(m: int = 120) -> Splits:
 
 def evaluated(subject: Subject, **options) -> Subject:
     """With an evaluation of few resamples."""
-    found = evaluate(subject.predictions, subject.splits, resamples=60,
-                     subgroups=subject.splits is not None, **options)  # fmt: skip
+    found = evaluate(subject.predictions, resamples=60, **options)
     return replace(subject, evaluation=found)
 
 

@@ -86,8 +86,3 @@ def test_a_class_that_validation_rows_lack_costs_no_report(tmp_path):
     evaluate(p, calibrators=["vector"], resamples=5).to_json(tmp_path / "metrics.json")
     read = Evaluation.from_json(tmp_path / "metrics.json")
     assert "mine + vector" in build(Subject("mine", p, evaluation=read))
-
-
-def test_no_run(tmp_path):
-    with pytest.raises(InputError, match="the folder of a run"):
-        subject_from_run(tmp_path)

@@ -54,17 +54,6 @@ def test_rows_and_seeds_both_widen_an_interval():
     assert math.isnan(mean_over_runs([missing]).value)
 
 
-def test_one_name_and_means_of_all_numbers():
-    subject = model(0.95, 0.85, 0.9)
-    assert subject.name == "model (3 seeds)"
-    assert subject.config["seed"] == [0, 1, 2]
-    assert [r.name for r in subject.runs] == [f"model, seed {i}" for i in range(3)]
-    assert subject.value("ood_test", "gap").value == pytest.approx(0.15)
-    nll = [r.result.value("ood_test", "nll").value for r in subject.runs]
-    assert subject.value("ood_test", "nll").value == pytest.approx(statistics.fmean(nll))
-    assert pooled([subject.runs[0]]) is subject.runs[0]
-
-
 def test_the_scorecard_shows_the_mean_and_the_spread():
     subject = model(0.95, 0.85, 0.9)
     (table,) = scorecards([subject])
@@ -125,9 +114,3 @@ def test_seeds_of_values_are_one_model():
     assert both.value("ood_test", "gap").value == pytest.approx(mean)
     assert "±" in scorecards([both])[-1].rows[0][3].text
     assert "3 seeds" in build(both)
-
-
-def test_costs_are_means():
-    runs = [run(0.9, i, cost={"train_seconds": s}) for i, s in enumerate((2.0, 4.0))]
-    assert pooled(runs).cost == {"train_seconds": 3.0}
-    assert pooled([runs[0], run(0.9, 2)]).cost is None

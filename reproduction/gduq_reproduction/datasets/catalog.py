@@ -6,9 +6,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gduq.data.catalog import SHIFTS, Family, load_from
+from gduq.data.catalog import SHIFTS, Family
+
+if TYPE_CHECKING:
+    from gduq.data import Splits
 
 __all__ = ["FAMILIES"]
 
@@ -21,9 +26,25 @@ _TABLE = "table of MoleculeNet, read by RDKit ([molecules])"
 _TU = "TU collection (PyG TUDataset)"
 
 
-def _load(where: str, parts: tuple[int, ...], **options: Any) -> Any:
-    """The loader ``"module:function"`` of this package, given some parts of a dataset's name."""
-    return partial(load_from, f"gduq_reproduction.datasets.{where}", parts, **options)
+def _load_from(
+    where: str,
+    parts: tuple[int, ...],
+    own_limit: bool,
+    name: list[str],
+    root: str | Path | None,
+    seed: int,
+    limit: int | None,
+) -> Splits:
+    """Call the loader ``"module:function"`` of this package with some parts of a dataset's name,
+    and with ``own_limit`` also with the limit."""
+    module, _, function = where.partition(":")
+    loader = getattr(import_module(f"gduq_reproduction.datasets.{module}"), function)
+    more = (limit,) if own_limit else ()
+    return loader(*(name[i] for i in parts), root, seed, *more)  # type: ignore[no-any-return]
+
+
+def _load(where: str, parts: tuple[int, ...], own_limit: bool = False) -> Any:
+    return partial(_load_from, where, parts, own_limit)
 
 
 _webkb = _load("webkb:load_webkb", (2,))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -29,23 +29,25 @@ from gduq.errors import InputError
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
 
-__all__ = ["AsJson", "Force", "Methods", "Output", "TrustSource", "app", "counted", "echo",
-           "print_json", "print_rows", "resumable", "status", "summary_rows", "takes"]  # fmt: skip
+__all__ = ["AsJson", "Force", "Methods", "Output", "Text", "Texts", "TrustSource", "app",
+           "counted", "echo", "option", "print_json", "print_rows", "resumable", "status",
+           "summary_rows", "takes"]  # fmt: skip
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(help="Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."),
-]
-TrustSource = Annotated[
-    bool,
-    typer.Option(
-        "--trust-source",
-        help="Import the data that a stored config names as package.module:Name: it is code.",
-    ),
-]
+
+def option(text: str, *names: str, **more: Any) -> Any:
+    """An option of a command, with its help."""
+    return typer.Option(*names, help=text, **more)
+
+
+Text: TypeAlias = str | None
+Texts: TypeAlias = list[str] | None
+AsJson = Annotated[bool, option("Print JSON for machines.", "--json")]
+Output = Annotated[Path, option("File to write.", "--output", "-o")]
+Force = Annotated[bool, option("Replace a file that is there.", "--force")]
+_METHODS = "Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."
+Methods = Annotated[Texts, option(_METHODS)]
+_TRUST = "Import the data that a stored config names as package.module:Name: it is code."
+TrustSource = Annotated[bool, option(_TRUST, "--trust-source")]
 
 
 class _Group(TyperGroup):
@@ -90,7 +92,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _setup(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+        bool, option("Show the version.", "--version", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
     warnings.showwarning = lambda message, *_, **__: echo(f"Warning: {message}", err=True)
@@ -176,8 +178,8 @@ def summary_rows(
 
     names = Prediction.of_kind(evaluation.settings.get("about", "classes")).summary
     table = evaluation.table.rename(columns={"variant": "target"})
-    table = table[(table["kind"] == "metrics") & table["measure"].isin(names)]
-    table = table[table["split"] != "train"]
+    table = table[(table["kind"] == "metrics") & (table["split"] != "train")]
+    table = table[table["measure"].isin(names)]
     if calibrators is not None:
         table = table[table["calibrator"].isin(("none", *calibrators))]
     if (table["target"] == "").any():

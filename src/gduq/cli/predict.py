@@ -12,9 +12,11 @@ from gduq.cli.base import (
     AsJson,
     Force,
     Output,
+    Texts,
     app,
     counted,
     echo,
+    option,
     print_json,
     status,
     takes,
@@ -27,13 +29,11 @@ __all__ = ["export", "predict", "serve"]
 
 _NO_REFERENCE = (
     "no conformal sets or intervals and no ood_rank, and abstain at most where a row is unlike the "
-    "training data: the rest needs labelled graphs. Pass --calibration-data, or a run folder "
-    "instead of a bundle."
+    "training data: the rest needs --calibration-data, or a run folder instead of a bundle."
 )
 _SHIFTED = (
     "these graphs differ from the calibration data (two-sample test, p = {:.1g}): conformal sets "
-    "and intervals carry no guarantee here, and the share of rows that is answered need not be "
-    "that of --coverage."
+    "and intervals, and the share of rows that is answered, carry no guarantee here."
 )
 _ENOUGH = 20  # graphs that are looked at before an export
 
@@ -42,16 +42,10 @@ _ENOUGH = 20  # graphs that are looked at before an export
 @takes(Request)
 def predict(
     request: Request,
-    graphs: Annotated[
-        list[Path], typer.Argument(help=".csv or .tsv with SMILES, .safetensors, TU folders.")
-    ],
+    graphs: Annotated[list[Path], typer.Argument(help="Tables or .safetensors.")],
     output: Output,
-    keep: Annotated[
-        list[str] | None, typer.Option(help="Tables: a column to copy into the answers; repeat.")
-    ] = None,
-    rejects: Annotated[
-        Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
-    ] = None,
+    keep: Annotated[Texts, option("Tables: a column to copy into the answers; repeat.")] = None,
+    rejects: Annotated[Path | None, option("File of the graphs left out.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -78,14 +72,9 @@ def predict(
         table = InputTable.of(graphs, smiles, keep or (), request.notes("ids"))
         service = request.service()
         done = predict_files(
-            service,
-            graphs,
-            output,
-            rejects=rejects,
-            table=table,
-            batch_size=request.batch_size,
+            service, graphs, output, rejects=rejects, table=table, batch_size=request.batch_size,
             notify=lambda count: line.update(f"Predicting: {count} graphs"),
-        )
+        )  # fmt: skip
     notes = service.decisions.notes if service.reference is not None else [_NO_REFERENCE]
     if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
         notes.append(_SHIFTED.format(done.shift_pvalue))
@@ -112,24 +101,12 @@ def predict(
 @takes(Request)
 def serve(
     request: Request,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8000,
-    max_graphs: Annotated[
-        int, typer.Option(min=1, help="Graphs a request may hold.")
-    ] = Limits.graphs,
-    max_megabytes: Annotated[
-        float, typer.Option(min=0.001, help="Megabytes a request may hold.")
-    ] = Limits.body / 2**20,
-    max_waiting: Annotated[
-        int, typer.Option(min=1, help="Requests at a time; more are sent away.")
-    ] = Limits.queue,
-    max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time for a request.")
-    ] = Limits.seconds,
+    host: Annotated[str, option("Address; 0.0.0.0 lets other machines ask.")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    max_graphs: Annotated[int, option("Graphs in a request.", min=1)] = Limits.graphs,
+    max_megabytes: Annotated[float, option("Of a request.", min=0.001)] = Limits.body / 2**20,
+    max_waiting: Annotated[int, option("Requests at a time.", min=1)] = Limits.queue,
+    max_seconds: Annotated[float, option("Time for a request.", min=0.1)] = Limits.seconds,
 ) -> None:
     """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
 
@@ -166,9 +143,7 @@ def serve(
 def export(
     request: Request,
     output: Output,
-    like: Annotated[
-        Path, typer.Option(help="Graphs to answer for: a table, .safetensors, a TU folder.")
-    ],
+    like: Annotated[Path, option("Graphs to answer for: a table or .safetensors.")],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -181,10 +156,13 @@ def export(
     reads = [request.bundle, like, source_of(request.bundle)]
     check_new(output, force, (".pt2", ".onnx"), reads)
     from gduq.bundle import export as export_model
+    from gduq.data.files import stream
+    from gduq.data.outputs import Reject
 
     with status("Exporting", as_json):
         model, calibrator = request.load()
-        graphs = list(islice(request.graphs(like), _ENOUGH))
+        rows = stream(like, smiles=request.smiles_column([like]))
+        graphs = list(islice((row for _, row in rows if not isinstance(row, Reject)), _ENOUGH))
         export_model(model, output, graphs, calibrator, request.info.preprocessing)
     size = output.stat().st_size
     if as_json:

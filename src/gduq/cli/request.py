@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gduq.cli.base import Text, Texts, option
 from gduq.errors import InputError
 from gduq.serve.settings import Limits, Settings
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch_geometric.data import Data
 
     from gduq.bundle import BundleInfo
     from gduq.calibration import Calibrator
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "make_network", "source_of"]
 
-
-def _option(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, **more)
+_NOVEL = "Rows above it are unlike training data; 1 for no limit."
+_DISAGREE = "Hypotheses disagree above this quantile of known rows; 1: never."
 
 
 @dataclass(frozen=True)
@@ -37,48 +36,20 @@ class Request:
     """The options of commands that answer with a saved model."""
 
     bundle: Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
-    calibration_data: Annotated[
-        Path | None, _option("Labelled graphs like those of training; sets the thresholds.")
-    ] = None
-    alpha: Annotated[float, _option("Accepted misses of conformal sets and intervals.")] = (
-        Settings.alpha
-    )
-    coverage: Annotated[
-        float, _option("Share of rows like the calibration data to be answered.")
-    ] = Settings.coverage
-    accuracy: Annotated[
-        float | None, _option("Accuracy of the answers, instead of --coverage.")
-    ] = None
-    per_class: Annotated[
-        bool, _option("Conformal sets hold every class, or yes and no, that often.", "--per-class")
-    ] = False
-    max_novelty: Annotated[
-        float, _option("Rows above it are unlike training data; 1 for no limit.")
-    ] = Settings.max_novelty
-    max_epistemic: Annotated[
-        float, _option("Hypotheses disagree above this quantile of the calibration data; 1: never.")
-    ] = Settings.max_epistemic
-    ood_score: Annotated[
-        str | None, _option("A score of gduq.ood, mahalanobis or knn (default: novelty).")
-    ] = None
-    smiles: Annotated[
-        str | None, _option("Tables: the column of SMILES (default: as in training).")
-    ] = None
-    target: Annotated[
-        list[str] | None,
-        _option("Tables: columns of labels (default: as in training); repeat, or 'NR-*'."),
-    ] = None
-    batch_size: Annotated[
-        int, _option("Graphs in memory, and in one pass of the model, at a time.", min=1)
-    ] = Limits.batch
-    device: Annotated[str, _option("Where to compute: cpu, cuda, ...")] = "cpu"
-    net: Annotated[
-        str | None,
-        _option("package.module:Name that builds the network, where it is not gduq's own."),
-    ] = None
-    call: Annotated[
-        str | None, _option("package.module:name of the function the model is called with, if any.")
-    ] = None
+    calibration_data: Annotated[Path | None, option("Labelled graphs, for thresholds.")] = None
+    alpha: Annotated[float, option("Accepted misses of sets and intervals.")] = Settings.alpha
+    coverage: Annotated[float, option("Share of known rows to be answered.")] = Settings.coverage
+    accuracy: Annotated[float | None, option("Accuracy of answers, not --coverage.")] = None
+    per_class: Annotated[bool, option("Sets hold every class that often.", "--per-class")] = False
+    max_novelty: Annotated[float, option(_NOVEL)] = Settings.max_novelty
+    max_epistemic: Annotated[float, option(_DISAGREE)] = Settings.max_epistemic
+    ood_score: Annotated[Text, option("A score of gduq.ood (default: novelty).")] = None
+    smiles: Annotated[Text, option("Tables: column of SMILES (default: as in training).")] = None
+    target: Annotated[Texts, option("Tables: columns of labels; repeat, or 'NR-*'.")] = None
+    batch_size: Annotated[int, option("Graphs in memory at a time.", min=1)] = Limits.batch
+    device: Annotated[str, option("Where to compute: cpu, cuda, ...")] = "cpu"
+    net: Annotated[Text, option("package.module:Name that builds a network of one's own.")] = None
+    call: Annotated[Text, option("package.module:name of what the model is called with.")] = None
 
     # -- the model -----------------------------------------------------------------------------
 
@@ -165,21 +136,7 @@ class Request:
         known, columns = self.notes("targets") or names, read_table(path).names
         short = [unit_of(column)[0] for column in columns]
         there = all(name in columns or short.count(name) == 1 for name in known)
-        found = resolve_columns(path, columns, self.target or (known if there else ()))
-        if found and known and len(found) != len(known):
-            wanted = f"{len(known)} target columns, as in training ({', '.join(known[:12])})"
-            got = f"{len(found)} in {path}: {', '.join(found[:12])}"
-            raise InputError(wanted, got, "Name them with --target.")
-        return found
-
-    def graphs(self, path: Path) -> Iterator[Data]:
-        """The graphs of a file that can be read, without labels."""
-        from gduq.data.files import stream
-        from gduq.data.outputs import Reject
-
-        for _, item in stream(path, smiles=self.smiles_column([path])):
-            if not isinstance(item, Reject):
-                yield item
+        return resolve_columns(path, columns, self.target or (known if there else ()))
 
     def labelled(self, service: Service, path: Path) -> tuple[Prediction, list[Reject]]:
         """Predictions of a file in which every graph has a label; and the rows left out."""

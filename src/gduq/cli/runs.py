@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,12 @@ from gduq.cli.base import (
     AsJson,
     Force,
     Methods,
+    Text,
+    Texts,
     TrustSource,
     app,
     echo,
+    option,
     print_json,
     print_rows,
     status,
@@ -28,6 +31,7 @@ from gduq.data.outputs import check_new
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.calibration import Calibrator
     from gduq.evaluation import Evaluation
     from gduq.runs.folder import RunFolder
 
@@ -40,10 +44,7 @@ _SHOWN = 20  # rows left out that are named one by one
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")],
     method: Methods = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Also save the model with the (one) calibrator here."),
-    ] = None,
+    output: Annotated[Path | None, option("Save model and calibrator.", "--output", "-o")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -69,18 +70,10 @@ def calibrate(
 @takes(Request, "bundle", "smiles", "target", "net", "call")
 def evaluate(
     request: Request,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Judge on a dataset by name, or files of labelled graphs: [split=]FILE."),
-    ] = None,
+    data: Annotated[Texts, option("Judge on labelled files: [split=]FILE; repeat.")] = None,
     method: Methods = None,
-    subgroups: Annotated[
-        bool, typer.Option("--subgroups", help="Also groups of rows: by degree and size.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write to this .json or .md file instead."),
-    ] = None,
+    subgroups: Annotated[bool, option("Also by degree and size.", "--subgroups")] = False,
+    output: Annotated[Path | None, option("A .json or .md file.", "--output", "-o")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -97,7 +90,7 @@ def evaluate(
 
     with status("Evaluating", as_json):
         if data:
-            found = _on_other_data(request, data, method or [], subgroups)
+            found = _on_files(request, data, method or [], subgroups)
         else:
             folder = RunFolder(run, trust_source).recalibrate(method or [])
             found = folder.evaluate(subgroups=True) if subgroups else folder.evaluation()
@@ -120,24 +113,14 @@ def evaluate(
         raise typer.Exit(3)
 
 
-def _on_other_data(
+def _on_files(
     request: Request, data: Sequence[str], methods: Sequence[str], subgroups: bool
 ) -> Evaluation:
-    """What is measured on a dataset by name, or on labelled files; rows left out are in its
-    settings."""
-    from gduq.bundle.save_load import networks
-    from gduq.data.catalog import load
+    """What is measured on labelled files; rows left out are in its settings."""
     from gduq.evaluation import evaluate
-    from gduq.runs.build import with_encodings
     from gduq.serve.service import Service
 
     model, saved = request.load()
-    calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
-    if len(data) == 1 and not Path(data[0]).suffix and not Path(data[0]).exists():
-        net = next(iter(networks(request.info.model)), {}).get("config", {})
-        channels = 0 if net.get("positional") is None else int(net["positional_channels"])
-        splits = with_encodings(load(data[0]), channels)
-        return evaluate(model, splits, calibrators, subgroups=subgroups)
     service, found, rejects = Service(model, None, request.info.class_names), {}, list[str]()
     for text in data:
         split, _, name = text.rpartition("=")
@@ -146,6 +129,7 @@ def _on_other_data(
             raise InputError("a split of its own for every file", text, "Use --data split=FILE.")
         found[split], bad = request.labelled(service, Path(name))
         rejects += map(str, bad)
+    calibrators: list[str | Calibrator] = [*([] if saved is None else [saved]), *methods]
     measured = evaluate(found, None, calibrators, subgroups=subgroups)
     return replace(measured, settings={**measured.settings, "rejected": rejects})
 
@@ -153,12 +137,10 @@ def _on_other_data(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write, .html or .json.")
-    ] = Path("report.html"),
-    title: Annotated[
-        str | None, typer.Option(help="Title of the page (default: the target and its file).")
-    ] = None,
+    output: Annotated[Path, option("File to write, .html or .json.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    title: Annotated[Text, option("Title of the page (default: target and file).")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,

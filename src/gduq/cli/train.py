@@ -11,9 +11,12 @@ import typer
 
 from gduq.cli.base import (
     AsJson,
+    Text,
+    Texts,
     TrustSource,
     app,
     echo,
+    option,
     print_json,
     print_rows,
     resumable,
@@ -35,12 +38,16 @@ _ALONE = (
     "says what is unlike the training data; --set method.budget=1.5, or --method ensemble, lets "
     "more hypotheses compete."
 )
+_BY = (
+    "What the test differs in: scaffold (default for molecules), size (for other graphs), "
+    "group=COLUMN, time=COLUMN, or random for no shift."
+)
+_METHOD = (
+    "choose (default for your own data), plain, head, thawed, paper, anchored, ensemble, "
+    "mcdropout, heads or laplace."
+)
 data_app = typer.Typer(no_args_is_help=True, help="Datasets by name.")
 app.add_typer(data_app, name="data")
-
-
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
 
 
 @app.command()
@@ -49,48 +56,24 @@ def train(
         str,
         typer.Argument(
             help="Your data: a .csv or .tsv with SMILES, a .safetensors file of graphs, "
-            "a TU folder, package.module:Name of a PyG dataset; or the name of a dataset; or a "
+            "package.module:Name of a PyG dataset; or the name of a dataset; or a "
             "config (.toml); or a run folder, to train again with changes."
         ),
     ],
-    target: Annotated[
-        list[str] | None, _option("Column to learn; repeat for several, or 'NR-*' for all such.")
-    ] = None,
+    target: Annotated[Texts, option("Column to learn; repeat, or 'NR-*' for all such.")] = None,
     unit: Annotated[
-        list[str] | None, _option("Unit of each target (default: in [ ] or ( ) after its name).")
+        Texts, option("Of each target (default: in [ ] or ( ) after its name).")
     ] = None,
-    smiles: Annotated[
-        str | None, _option("Column of SMILES (default: by name or content).")
-    ] = None,
-    task: Annotated[
-        str | None, _option("values, classes or labels, where the columns do not tell.")
-    ] = None,
-    by: Annotated[
-        str | None,
-        _option(
-            "What the test differs in: scaffold (default for molecules), size (for other graphs), "
-            "group=COLUMN, time=COLUMN, or random for no shift."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        _option(
-            "choose (default for your own data), plain, head, thawed, paper, anchored, ensemble, "
-            "mcdropout, heads or laplace."
-        ),
-    ] = None,
-    at: Annotated[str | None, _option("Anchors: head, readout, input, a layer.")] = None,
-    epochs: Annotated[int | None, _option("How long to train at most.")] = None,
-    seed: Annotated[int | None, _option("Seed of everything that is random.")] = None,
-    settings: Annotated[
-        list[str] | None, _option("Change a value: --set training.epochs=50; repeat.", "--set")
-    ] = None,
-    root: Annotated[
-        Path, _option("Folder of all runs; this one gets its own in it.", "--root", "-o")
-    ] = Path("runs"),
-    dry_run: Annotated[
-        bool, _option("Show what would be read, cut and trained; write nothing.", "--dry-run")
-    ] = False,
+    smiles: Annotated[Text, option("Column of SMILES (default: by name or content).")] = None,
+    task: Annotated[Text, option("values, classes or labels, where columns do not tell.")] = None,
+    by: Annotated[Text, option(_BY)] = None,
+    method: Annotated[Text, option(_METHOD)] = None,
+    at: Annotated[Text, option("Anchors: head, readout, input, a layer.")] = None,
+    epochs: Annotated[int | None, option("How long to train at most.")] = None,
+    seed: Annotated[int | None, option("Seed of everything that is random.")] = None,
+    settings: Annotated[Texts, option("--set training.epochs=50; repeat.", "--set")] = None,
+    root: Annotated[Path, option("Folder of all runs.", "--root", "-o")] = Path("runs"),
+    dry_run: Annotated[bool, option("Only show what would be done.", "--dry-run")] = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
@@ -221,17 +204,11 @@ def data_list(as_json: AsJson = False) -> None:
     from gduq.data.catalog import find, names
 
     rows = [
-        {
-            "name": name,
-            "size": family.rows,
-            "target": f"{family.classes} classes" if family.classes else "value",
-            "task": family.task,
-            "domain": family.domain,
-            "shift": name.rsplit("/", 1)[-1],
-            "source": family.source,
-        }
+        {"name": name, "size": family.rows, "task": family.task, "domain": family.domain,
+         "target": f"{family.classes} classes" if family.classes else "value",
+         "shift": name.rsplit("/", 1)[-1], "source": family.source}
         for name, family in ((name, find(name)) for name in names())
-    ]
+    ]  # fmt: skip
     print_rows(rows, as_json)
     if not as_json:
         echo("Any other name of the TU collection works as tu/<NAME>/size.")

@@ -1,4 +1,4 @@
-"""Generated data on disk: memory-mapped safetensors, keyed, written atomically, never pickled."""
+"""The folder for processed data, and what took long to make in it: safetensors, never pickled."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from torch import Tensor
 from gduq._io import DamagedFile, locked, read_tensors, write_tensors
 from gduq.errors import InputError, warn_user
 
-__all__ = ["cache_path", "cache_root", "cached_tensors"]
-
-_FORMAT = 5  # of the files written here
+__all__ = ["cache_root", "cached_tensors"]
 
 
 def cache_root(root: str | Path | None = None) -> Path:
@@ -37,32 +35,10 @@ def cache_root(root: str | Path | None = None) -> Path:
     return folder
 
 
-def cache_path(root: str | Path | None, name: str, **key: object) -> Path:
-    """The file of what is called ``name`` and was made with the settings ``key``.
-
-    Example:
-        >>> import tempfile
-        >>> cache_path(tempfile.mkdtemp(), "motif/size", version=1).name
-        'motif-size-....safetensors'
-    """
-    short = hashlib.sha256(_text(name, key).encode()).hexdigest()[:16]
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
-    return cache_root(root) / "processed" / f"{slug}-{short}.safetensors"
-
-
-def _text(name: str, key: Mapping[str, object]) -> str:
-    return json.dumps({"format": _FORMAT, "name": name, **key}, sort_keys=True)
-
-
 def cached_tensors(
-    build: Callable[[], Mapping[str, Tensor]],
-    root: str | Path | None,
-    name: str,
-    *,
-    version: int,
-    **key: object,
+    build: Callable[[], Mapping[str, Tensor]], root: str | Path | None, name: str, **key: object
 ) -> dict[str, Tensor]:
-    """Named tensors from the cache, or from ``build()`` and then into it.
+    """Named tensors from the cache, memory-mapped, or from ``build()`` and then into it.
 
     A damaged file is built again, with a warning. Two processes that need the same build it once.
 
@@ -70,32 +46,18 @@ def cached_tensors(
         build: Makes the tensors.
         root: See `cache_root`.
         name: What they are called.
-        version: Of the code that builds; raise it when the output changes.
-        key: Every setting that matters, as JSON values.
+        key: Every setting that matters, as JSON values, and the version of the code that builds.
     """
-    key = {"version": version, **key}
-    path, text = cache_path(root, name, **key), _text(name, key)
-
-    def load(quiet: bool = False) -> dict[str, Tensor] | None:
-        if not path.exists():
-            return None
-        try:
-            tensors, texts = read_tensors(path)
-            if texts.get("key") != text:
-                raise DamagedFile("it was made for another key")
-            return tensors
-        except DamagedFile as error:
-            if not quiet:
+    text = json.dumps({"name": name, **key}, sort_keys=True)
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+    file = f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+    path = cache_root(root) / "processed" / file
+    path.parent.mkdir(exist_ok=True)
+    with locked(path):
+        if path.exists():
+            try:
+                return read_tensors(path)[0]
+            except DamagedFile as error:
                 warn_user(f"the cache file {path} is damaged ({error}); it is built again")
-            return None
-
-    found = load()
-    if found is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path):
-            found = load(quiet=True)  # another process may have built it meanwhile
-            if found is None:
-                write_tensors(path, build(), {"key": text})
-                found = load()
-    assert found is not None
-    return found
+        write_tensors(path, build(), {})
+        return read_tensors(path)[0]

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gduq._checks import check_int
 from gduq.errors import REPRODUCTION, InputError, did_you_mean
@@ -23,14 +22,17 @@ if TYPE_CHECKING:
     from gduq.graphs.splits import Splits
     from gduq.prediction import Target
 
-__all__ = ["Family", "families", "find", "limit_splits", "load", "load_from", "names"]
+__all__ = ["Family", "families", "find", "limit_splits", "load", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only; the last part of a name is the shift."""
+    """Datasets that differ in their shift only, the last part of a name.
+
+    ``load`` takes the parts of a name, the root, the seed and the limit, which it may ignore.
+    """
 
     task: str
     rows: str
@@ -47,25 +49,21 @@ def load(
     """A benchmark by name, cut for training and for judging under shift.
 
     Args:
-        name: One of `names`, such as ``"motif/basis/covariate"``; ``tu/<NAME>/size`` takes any name
-            of the TU collection.
-        root: Folder for processed and downloaded files; ``None`` means ``GDUQ_CACHE``, else the
-            user's cache folder. Raw files are looked up under ``GDUQ_DATA`` first, which is never
-            written to.
+        name: One of `names`; ``tu/<NAME>/size`` takes any name of the TU collection.
+        root: Folder for processed and downloaded files, see `gduq.data.cache.cache_root`. Raw files
+            are looked up under ``GDUQ_DATA`` first, which is never written to.
         seed: Of all that is random: generated graphs, splits, colours.
-        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion; ``None``
-            for all.
+        limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion.
 
     Example:
-        >>> import tempfile
-        >>> splits = load("cbas/color/covariate", root=tempfile.mkdtemp())
+        >>> splits = load("cbas/color/covariate")
         >>> {split: len(view) for split, view in splits}
         {'train': 420, 'id_val': 70, 'id_test': 70, 'ood_val': 70, 'ood_test': 70}
     """
     family = find(name)
     seed = check_int("seed", seed, least=0)
     limit = None if limit is None else check_int("limit", limit)
-    return family.load(name.split("/"), root, seed, limit)
+    return limit_splits(family.load(name.split("/"), root, seed, limit), limit, seed)
 
 
 def names() -> tuple[str, ...]:
@@ -79,32 +77,22 @@ def names() -> tuple[str, ...]:
     return tuple(f"{name}/{shift}" for name, family in listed.items() for shift in family.shifts)
 
 
-def load_from(
-    where: str,
-    parts: tuple[int, ...],
-    name: list[str],
-    root: str | Path | None,
-    seed: int,
-    limit: int | None,
-    own_limit: bool = False,
-    **options: Any,
-) -> Splits:
-    """Call the loader ``"module:function"`` with some parts of a dataset's name; with
-    ``own_limit`` it builds no more than ``limit`` rows, else the others are left out afterwards."""
-    module, _, function = where.partition(":")
-    loader = getattr(import_module(module), function)
-    given = [*(name[i] for i in parts), root, seed]
-    if own_limit:
-        return loader(*given, limit, **options)  # type: ignore[no-any-return]
-    return limit_splits(loader(*given, **options), limit, seed)
+def _motif(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
+    from gduq.data.motif import load_motif
+
+    return load_motif(name[1], name[2], root, seed, pe=4 if name[0] == "motif-lpe" else 0)
 
 
-_motif = partial(load_from, "gduq.data.motif:load_motif", (1, 2))
-_cbas = partial(load_from, "gduq.data.cbas:load_cbas", (2,))
+def _cbas(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
+    from gduq.data.cbas import load_cbas
+
+    return load_cbas(name[2], seed)
+
+
 _ON_THE_SPOT = "generated on the spot"
 _GENERATED = {
-    f"{name}/{domain}": Family("graph", "30000 graphs", 3, differs, _ON_THE_SPOT, loader)
-    for name, loader in (("motif", _motif), ("motif-lpe", partial(_motif, pe=4)))
+    f"{name}/{domain}": Family("graph", "30000 graphs", 3, differs, _ON_THE_SPOT, _motif)
+    for name in ("motif", "motif-lpe")
     for domain, differs in (("basis", "base graph"), ("size", "size of the base"))
 } | {"cbas/color": Family("node", "700 nodes", 4, "colour", _ON_THE_SPOT, _cbas)}
 
@@ -134,7 +122,7 @@ def find(name: str) -> Family:
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
-    if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
+    if "webkb/university" not in families():
         do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
     raise InputError("the name of a dataset", repr(name), do)
 

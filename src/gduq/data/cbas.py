@@ -6,15 +6,12 @@ classes 1, 2, 3). A node's only features are the four channels of its colour.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 from gduq._checks import one_of
-from gduq.data.cache import cached_tensors
 from gduq.graphs.splits import Splits
 from gduq.graphs.view import View
 from gduq.shifts.cuts import leave_out, make_splits
@@ -22,7 +19,6 @@ from gduq.shifts.cuts import leave_out, make_splits
 __all__ = ["CLASS_NAMES", "load_cbas"]
 
 CLASS_NAMES = ("base", "middle", "bottom", "roof")
-VERSION = 1
 _BASE, _HOUSES = 300, 80
 _HOUSE = ((0, 1), (0, 3), (0, 4), (1, 2), (1, 4), (2, 3))
 _HOUSE_LABELS = (1, 1, 2, 2, 3)
@@ -44,23 +40,9 @@ _DESCRIPTIONS = {
 }
 
 
-def load_cbas(shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
+def load_cbas(shift: str, seed: int = 0) -> Splits:
     """CBAS with the domain colour; ``shift`` is covariate, concept or no_shift."""
     one_of("a shift", shift, _DESCRIPTIONS)
-    name = f"cbas/color/{shift}"
-    tensors = cached_tensors(lambda: _build(shift, seed), root, name, version=VERSION, seed=seed)
-    graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
-    cut = {k.removeprefix("rows/"): v for k, v in tensors.items() if k.startswith("rows/")}
-    text = (
-        "CBAS: houses on a random graph, one graph of 700 nodes; the class is the "
-        f"place of a node in its house. {_DESCRIPTIONS[shift]}"
-    )
-    rows = View(graph, torch.ones(len(graph.y), dtype=torch.bool))
-    splits = make_splits(rows, cut, tensors["colour"], name=name, description=text)
-    return splits.with_(class_names=CLASS_NAMES, sources=("generated on this machine",))
-
-
-def _build(shift: str, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     edge_index, y = _graph(generator)
     order = torch.randperm(y.numel(), generator=generator)
@@ -80,8 +62,13 @@ def _build(shift: str, seed: int) -> dict[str, Tensor]:
     else:
         x = torch.ones(y.numel(), 4)
         cut = dict(zip(("train", "id_val", "id_test"), order.split([420, 140, 140]), strict=True))
-    rows_of = {f"rows/{name}": rows for name, rows in cut.items()}
-    return {"x": x, "edge_index": edge_index, "y": y, "colour": colour, **rows_of}
+    text = (
+        "CBAS: houses on a random graph, one graph of 700 nodes; the class is the "
+        f"place of a node in its house. {_DESCRIPTIONS[shift]}"
+    )
+    nodes = View(Data(x, edge_index, y=y), torch.ones_like(y, dtype=torch.bool))
+    splits = make_splits(nodes, cut, colour, name=f"cbas/color/{shift}", description=text)
+    return splits.with_(class_names=CLASS_NAMES, sources=("generated on this machine",))
 
 
 def _graph(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -9,26 +9,25 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from gduq._checks import one_of
 from gduq.data.smiles import readable
 from gduq.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
     from gduq.data.table import Table
 
-__all__ = ["Column", "TableColumns", "Targets", "Task", "find_columns", "find_smiles",
-           "parse_targets", "resolve_column", "resolve_columns", "unit_of"]  # fmt: skip
+__all__ = ["TableColumns", "Targets", "Task", "find_columns", "find_smiles", "parse_targets",
+           "resolve_column", "resolve_columns", "unit_of"]  # fmt: skip
 
 Task = Literal["classes", "labels", "values"]
 
-_MANY = 1000  # classes
+_GAPS = ("", "nan", "na")
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
 _UNIT = re.compile(r"(.*\S)\s*(?:\[\s*([^][]*[^][\s])\s*\]|\(\s*([^()]*[^()\s])\s*\))")
 _FIRST = 1000  # rows that are looked at
@@ -45,6 +44,9 @@ _KEPT_LAST = {"id", "cid", "sid", "split", "fold", "set", "group", "cluster", "s
 _NUMBERED = {"id", "cid", "sid", "index", "row", "nr", "no", "number"}
 
 
+# -- which column is meant -------------------------------------------------------------------------
+
+
 def unit_of(column: str) -> tuple[str, str]:
     """Name and unit of a column that ends in a unit in brackets; else an empty unit.
 
@@ -59,17 +61,15 @@ def unit_of(column: str) -> tuple[str, str]:
 def resolve_column(path: object, names: Sequence[str], name: str, any_case: bool = False) -> str:
     """The one column that has this name, or has it before its unit; with ``any_case`` also the one
     that has it in other letters."""
-    same = [column for column in names if column.lower() == name.lower()]
-    if any_case and len(same) == 1:
-        return same[0]
-    if names.count(name) == 1:
-        return name
-    found = [column for column in names if unit_of(column)[0] == name]
-    if name not in names and len(found) == 1:
-        return found[0]
-    got = f"{names.count(name)} of that name" if name in names else "none of that name"
     short = {unit_of(column)[0]: column for column in names}
-    do = _shown(names) if name in names else did_you_mean(name, short, _shown(names))
+    found = [column for column in names if column == name]
+    found = found or [column for column in names if unit_of(column)[0] == name]
+    if any_case and not found:
+        found = [column for column in names if column.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    got = f"{len(found) or 'none'} of that name"
+    do = _shown(names) if found else did_you_mean(name, short, _shown(names))
     raise InputError(f"one column {name!r} in {path}", got, do)
 
 
@@ -98,8 +98,10 @@ def _shown(names: Sequence[str]) -> str:
     return f"Columns: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
 
 
-@dataclass(frozen=True)
-class TableColumns:
+# -- what the columns are --------------------------------------------------------------------------
+
+
+class TableColumns(NamedTuple):
     """What the columns of a table of molecules are."""
 
     smiles: str
@@ -116,10 +118,8 @@ def find_columns(
 ) -> TableColumns:
     """What the columns of a table are, as far as the user did not say so.
 
-    SMILES are found by the name of their column or by what it holds. ``targets`` are names, with or
-    without their unit in brackets, or patterns (``"NR-*"``); without any it is the only column of
-    measured numbers, or of few words if it is called a label, class, activity or the like.
-    ``others`` serve something else; they must be there.
+    Without ``targets`` it is the only column of measured numbers, or of few words if it is called a
+    label, class, activity or the like. ``others`` serve something else.
 
     Example:
         >>> import tempfile
@@ -134,24 +134,16 @@ def find_columns(
     if table.frame.empty:
         raise InputError(f"rows of {len(names)} fields below the names in {path}", "none")
     chosen = find_smiles(table, smiles)
-    if chosen in targets:
-        raise InputError("a target other than the SMILES", repr(chosen), _shown(names))
     used = {chosen, *(resolve_column(path, names, name) for name in others)}
-    unique = [name for name in names if names.count(name) == 1 and name != chosen]
-    columns = {name: Column(name, table.fields(name, _FIRST)) for name in unique}
-    free = [name for name in columns if name not in used]
-    known = [name for name in names if name not in used or name in targets]
-    found = resolve_columns(path, known, targets) or _only_target(path, [columns[n] for n in free])
-    for column in (columns[name] for name in found):
-        column.check(path, task)
-        if not column.numbers and len(column.words) > max(_FEW_WORDS, column.filled / 2):
-            raise InputError(
-                f"numbers, or words that many rows share, in the target {column.name!r} of {path}",
-                f"{len(column.words)} different texts in {column.filled} rows",
-                "It names rows: pass another --target.",
-            )
-    ids = [name for name in free if name not in found and columns[name].names_rows][:_MOST_IDS]
-    return TableColumns(chosen, found, tuple(ids))
+    first = table.frame.iloc[:_FIRST]
+    columns = {n: Column(first[n]) for n in names if names.count(n) == 1 and n != chosen}
+    free = {name: column for name, column in columns.items() if name not in used}
+    known = [n for n in names if n not in used or (n in targets and n != chosen)]
+    found = resolve_columns(path, known, targets) or _only_target(path, list(free.values()))
+    for name in found:
+        columns[name].check(path, task or ("values" if len(found) > 1 else None))
+    ids = [name for name, column in free.items() if name not in found and column.names_rows]
+    return TableColumns(chosen, found, tuple(ids[:_MOST_IDS]))
 
 
 def find_smiles(table: Table, given: str | None = None) -> str:
@@ -166,14 +158,14 @@ def find_smiles(table: Table, given: str | None = None) -> str:
     found = [name for name in names if "smiles" in name.lower()]
     if len(found) != 1:
         unique = [name for name in names if names.count(name) == 1]
-        found = [name for name in unique if _holds_smiles(table.fields(name, _FIRST))]
+        found = [name for name in unique if _holds_smiles(table.frame[name].iloc[:_FIRST])]
     if len(found) == 1:
         return found[0]
     some = f"several: {', '.join(found)}" if found else f"the columns {', '.join(names[:20])}"
     raise InputError(f"one column of SMILES in {table.path}", some, "Name it with --smiles.")
 
 
-def _holds_smiles(fields: Sequence[str]) -> bool:
+def _holds_smiles(fields: Iterable[str]) -> bool:
     """Whether RDKit can read most of the fields; short words that it reads by chance count not."""
     some = [field for field in fields if field and math.isnan(_number(field))][:_READ_AS_SMILES]
     if len(some) < 2 or sum(map(len, some)) < 3 * len(some) or len(set(some)) == 1:
@@ -183,13 +175,13 @@ def _holds_smiles(fields: Sequence[str]) -> bool:
 
 def _only_target(path: object, columns: Sequence[Column]) -> tuple[str, ...]:
     """The one column that can only be the target."""
-    found = [column.name for column in columns if _can_be_target(column)]
+    found = [column.name for column in columns if column.can_be_target]
     if len(found) == 1:
         return (found[0],)
     what = f"--target, the column of {path} to learn"
     if not found:
         for column in columns:
-            if column.has_decimal_commas:
+            if column.decimal_comma:
                 column.check(path, None)
         names = [column.name for column in columns]
         raise InputError(what, "no column that is clearly one", _shown(names))
@@ -197,21 +189,6 @@ def _only_target(path: object, columns: Sequence[Column]) -> tuple[str, ...]:
     one, two = (f"--target {shlex.quote(name)}" for name in found[:2])
     do = f"Type {one} for one of them, {one} {two} for several; --target 'A*' is all that begin so."
     raise InputError(what, f"{len(found)} columns that could be one ({shown})", do)
-
-
-def _can_be_target(column: Column) -> bool:
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", column.name).lower()
-    words = re.findall(r"[a-z]+", spaced) or ["unnamed"]
-    if _KEPT & set(words) or words[-1] in _KEPT_LAST:
-        return False
-    if column.numbers and not column.words:
-        numbered = column.names_rows and words[-1] in _NUMBERED
-        return not (numbered or column.counts_rows)
-    few = 2 <= len(column.words) <= _FEW_WORDS and not column.numbers
-    return few and not column.names_rows and bool(_TARGETS & set(words))
-
-
-# -- what the fields of a column hold -------------------------------------------------------------
 
 
 def _number(text: str) -> float:
@@ -226,92 +203,75 @@ def _number(text: str) -> float:
 class Column:
     """What the fields of one column are; ``values`` are their numbers, NaN where there is none."""
 
-    def __init__(self, name: str, fields: Sequence[str]) -> None:
-        self.name, self.fields = name, fields
-        self.values = [_number(text) for text in fields]
-        self.missing = [text.lower() in ("", "nan", "na") for text in fields]
-        self.filled = self.missing.count(False)
-        ordered = [value for value in self.values if not math.isnan(value)]
-        every = zip(fields, self.values, self.missing, strict=True)
-        words = [text for text, value, missing in every if math.isnan(value) and not missing]
-        self.numbers, self.words = set(ordered), set(words)
+    def __init__(self, fields: pd.Series[str]) -> None:
+        self.name, self.fields = str(fields.name), fields
+        self.values = fields.map(_number).astype(float)
+        self.missing = fields.map(lambda text: text.lower() in _GAPS).astype(bool)
+        words = fields[self.values.isna() & ~self.missing]
+        self.numbers, self.words = set(self.values.dropna()), set(words)
+        self.filled = int((~self.missing).sum())
         self.integral = all(value.is_integer() for value in self.numbers)
-        # every row has a word or whole number of its own; 1, 2, 3, ... or the like
+        # every row has a word or whole number of its own
         distinct = len(self.numbers) + len(self.words)
         self.names_rows = len(fields) == self.filled == distinct and self.integral
-        in_steps = not words and len(fields) > 2 and all(b - a == 1 for a, b in pairwise(ordered))
-        self.counts_rows = self.names_rows and in_steps
         # fractions are written with commas; a few such fields are slips
-        commas = sum(_COMMA.fullmatch(text) is not None for text in words)
-        often = 2 * commas > len(words) and 10 * commas >= self.filled
-        self.has_decimal_commas = commas > 0 and often and self.integral
+        commas = [word for word in words if _COMMA.fullmatch(word)]
+        often = 2 * len(commas) > len(words) and 10 * len(commas) >= self.filled
+        self.decimal_comma = min(commas) if commas and often and self.integral else ""
+
+    @property
+    def can_be_target(self) -> bool:
+        """Whether it may be what was measured, as far as its name and fields say."""
+        spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name).lower()
+        words = re.findall(r"[a-z]+", spaced) or ["unnamed"]
+        if _KEPT & set(words) or words[-1] in _KEPT_LAST:
+            return False
+        if self.numbers and not self.words:
+            in_steps = len(self.values) > 2 and bool((self.values.diff()[1:] == 1).all())
+            return not (self.names_rows and (in_steps or words[-1] in _NUMBERED))
+        few = 2 <= len(self.words) <= _FEW_WORDS and not self.numbers
+        return few and not self.names_rows and bool(_TARGETS & set(words))
 
     def check(self, where: object, task: Task | None) -> None:
         """Raise for a target column that cannot hold what it should in any row."""
+        column, such, do = f"column {self.name!r} of {where}", self.decimal_comma, ""
+        numbers, words = self.numbers, f"words such as {min(self.words, default='')!r}"
         if not self.filled:
             return
-        column = f"column {self.name!r} of {where}"
-        if task != "classes" and self.has_decimal_commas:
-            such = min(word for word in self.words if _COMMA.fullmatch(word))
-            raise InputError(
-                f"numbers with a decimal point in {column}",
-                f"decimal commas such as {such!r}",
-                f"Write {such.replace(',', '.')!r}, or pass --task classes if they are names.",
-            )
-        if task == "values" and not self.numbers:
-            raise InputError(f"numbers in {column}", f"words such as {min(self.words)!r}")
-        if task == "labels" and not self.numbers & {0.0, 1.0}:
-            got = f"{min(self.numbers):g} and others" if self.numbers else repr(min(self.words))
-            raise InputError(f"0 and 1 in {column}", got)
-        if task == "classes" and self.numbers and not self.integral:
+        if task != "classes" and such:
+            do = f"Write {such.replace(',', '.')!r}, or pass --task classes if they are names."
+            what, got = "numbers with a decimal point", f"decimal commas such as {such!r}"
+        elif task == "values" and not numbers:
+            what, got = "numbers", words
+        elif task == "labels" and not numbers & {0.0, 1.0}:
+            what, got = "0 and 1", f"{min(numbers):g} and others" if numbers else words
+        elif task == "classes" and not self.integral:
             do = "Pass --task values, in Python task='values'."
-            what = f"whole numbers or words in {column} as classes"
-            raise InputError(what, "numbers with fractions", do)
-
-    def class_number(self, row: int, names: Sequence[str]) -> int | str:
-        """The class of a row, in the order of the names if there are some, or why it has none."""
-        text, value = self.fields[row], self.values[row]
-        if self.missing[row] and text not in names:
-            return f"target {self.name!r} is empty"
-        integral = value.is_integer() and abs(value) <= 2**53
-        if text not in names and integral:
-            text = str(int(value))  # 1.0 and +1 are class 1
-        if names:
-            unknown = f"target {self.name!r} is {text!r}, none of the classes {', '.join(names)}"
-            return names.index(text) if text in names else unknown
-        return int(text) if integral else f"target {self.name!r} is {text!r}, no whole number"
-
-    def flaw(self, row: int, task: Task) -> str:
-        """Why a row has no number in this column, as values and labels need one; or nothing."""
-        text, value = self.fields[row], self.values[row]
-        if math.isnan(value) and not self.missing[row]:
-            return f"target {self.name!r} is {text!r}, no finite number"
-        if task == "labels" and value not in (0.0, 1.0) and not self.missing[row]:
-            return f"label {self.name!r} is {text!r}, neither 0 nor 1 nor empty"
-        return ""
+            what, got = "whole numbers or words", "numbers with fractions"
+        elif not numbers and len(self.words) > max(_FEW_WORDS, self.filled / 2):
+            do = "It names rows: pass another --target."
+            what = "numbers, or words that many rows share,"
+            got = f"{len(self.words)} different texts in {self.filled} rows"
+        else:
+            return
+        raise InputError(f"{what} in {column}", got, do)
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The truth of all rows of a table.
+# -- what the target columns hold ------------------------------------------------------------------
 
-    Attributes:
-        task: What the columns hold.
-        class_names: Classes in the order of their numbers, where they have names.
-        y: Class numbers or values ``[n]``; labels, or values of several columns ``[n, T]`` with NaN
-            where a field is empty.
-        flaws: Per row why it has no truth; empty where it has.
-    """
+
+class Targets(NamedTuple):
+    """The truth of all rows of a table."""
 
     task: Task
-    class_names: tuple[str, ...]
-    y: Tensor
-    flaws: list[str]
+    class_names: tuple[str, ...]  # in the order of their numbers, where they have names
+    y: Tensor  # classes or values [n]; labels or several values [n, T], NaN where a field is empty
+    flaws: dict[int, str]  # why a row has no truth, by row number
 
 
 def parse_targets(
     where: object,
-    columns: Sequence[Column],
+    fields: Sequence[pd.Series[str]],
     task: Task | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Targets:
@@ -324,74 +284,68 @@ def parse_targets(
 
     "NA" and "NaN" are empty fields, unless ``class_names`` has them. Without ``task`` a column of
     words holds classes; what numbers are says `gduq.prediction.infer_target`, as everywhere.
-
-    Args:
-        where: The table, for errors.
-        columns: The columns.
-        task: What they hold; ``None``: as above.
-        class_names: Classes in the order of their numbers; ``None``: as found; ``()``: as
-            found, and classes in any case.
+    ``class_names=()`` means classes, and names as found.
 
     Example:
-        >>> found = parse_targets("t.csv", [Column("weak", ["yes", "no"])])
+        >>> import pandas as pd
+        >>> found = parse_targets("t.csv", [pd.Series(["yes", "no"], name="weak")])
         >>> found.task, found.class_names, found.y
         ('classes', ('no', 'yes'), tensor([1, 0]))
-        >>> parse_targets("t.csv", [Column("a", ["0", ""]), Column("b", ["", "1"])]).y
-        tensor([[0., nan],
-                [nan, 1.]])
     """
     import torch
 
+    from gduq.prediction import infer_target
+
+    columns = [Column(one) for one in fields]
+    first, names, single = columns[0], tuple(class_names or ()), len(columns) == 1
     if task is not None:
         one_of("a task", task, get_args(Task))
-    if (task == "classes" or class_names is not None) and len(columns) != 1:
-        what = "class_names" if class_names is not None else "task='classes'"
-        raise InputError(f"{what} with one target column", f"{len(columns)} columns")
-    if class_names is not None and task not in (None, "classes"):
+    if task is None and class_names is not None:
+        task = "classes"
+    if task == "classes" and not single:
+        raise InputError("classes in one target column", f"{len(columns)} columns")
+    if class_names is not None and task != "classes":
         raise InputError("class_names with task='classes'", repr(task))
-    names = tuple(class_names or ())
     if not names:
         if not any(column.filled for column in columns):
             what = f"targets in {', '.join(repr(column.name) for column in columns[:5])} of {where}"
             raise InputError(what, "empty fields in every row")
         for column in columns:
-            column.check(where, task)
-    found: Task = task or (_infer_task(columns) if class_names is None else "classes")
-    first = columns[0]
-    if found == "classes":
-        if not names and not first.numbers:
-            if len(first.words) > _MANY:
-                got = f"more than {_MANY} different words in {first.name!r}"
-                raise InputError(f"numbers or at most {_MANY} classes in {where}", got)
-            names = tuple(sorted(first.words))
-        classes = [first.class_number(row, names) for row in range(len(first.fields))]
+            column.check(where, task if single else task or "values")
+    y = torch.tensor([list(column.values) for column in columns], dtype=torch.float64).t()
+    if task is None and first.words and not first.numbers and single:
+        task = "classes"
+    if task is None:
+        task = infer_target(y, name=repr(first.name) if single else "y").kind  # type: ignore[assignment]
+    flaws: dict[int, str] = {}
+    if task == "classes":
+        names = names or (() if first.numbers else tuple(sorted(first.words)))
+        classes = [_class(*row, names) for row in zip(first.fields, first.values, strict=True)]
+        for row, one in zip(first.fields.index, classes, strict=True):
+            if isinstance(one, str):
+                flaws[row] = f"target {first.name!r} is {one}"
         y = torch.tensor([-1 if isinstance(one, str) else one for one in classes])
-        return Targets(found, names, y, [one if isinstance(one, str) else "" for one in classes])
-    rows = range(len(first.fields))
-    flaws = [next(filter(None, (c.flaw(row, found) for c in columns)), "") for row in rows]
-    y = torch.tensor([column.values for column in columns]).t()
-    if found == "values" and len(columns) == 1:
-        y = y[:, 0]
-        empty = f"target {first.name!r} is empty"
-        flaws = [empty if first.missing[row] else flaws[row] for row in rows]
-    return Targets(found, (), y, flaws)
-
-
-def _infer_task(columns: Sequence[Column]) -> Task:
-    """What columns hold that have these fields."""
-    import torch
-
-    from gduq.prediction import infer_target
-
+        return Targets("classes", names, y, flaws)
+    only = "neither 0 nor 1 nor empty" if task == "labels" else "no finite number"
     for column in columns:
-        if column.words and not column.numbers:
-            if len(columns) == 1:
-                return "classes"
-            raise InputError(
-                "numbers in every one of several target columns",
-                f"words such as {min(column.words)!r} in {column.name!r}",
-                "Read a column of words as the only target.",
-            )
-    y = torch.tensor([column.values for column in columns], dtype=torch.float64).t()
-    name = repr(columns[0].name) if len(columns) == 1 else "y"
-    return infer_target(y, name=name).kind  # type: ignore[return-value]
+        sound = column.values.isin([0, 1]) if task == "labels" else column.values.notna()
+        for row, text in column.fields[~sound & ~column.missing].to_dict().items():
+            flaws.setdefault(row, f"target {column.name!r} is {text!r}, {only}")
+    if task == "values" and single:
+        y = y[:, 0]
+        flaws |= dict.fromkeys(first.fields[first.missing].index, f"target {first.name!r} is empty")
+    assert task is not None
+    return Targets(task, (), y.float(), flaws)
+
+
+def _class(text: str, value: float, names: Sequence[str]) -> int | str:
+    """The class of a field, in the order of the names if there are some, or why it has none."""
+    if text not in names:
+        if text.lower() in _GAPS:
+            return "empty"
+        integral = value.is_integer() and abs(value) <= 2**53
+        text = str(int(value)) if integral else text  # 1.0 and +1 are class 1
+        if not names:
+            return int(text) if integral else f"{text!r}, no whole number"
+    known = ", ".join(names)
+    return names.index(text) if text in names else f"{text!r}, none of the classes {known}"

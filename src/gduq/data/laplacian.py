@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq.errors import InputError
 from gduq.graphs.checks import check_ends
@@ -27,14 +27,12 @@ def laplacian_encoding(edge_index: Tensor, num_nodes: int, k: int = 4) -> Tensor
 
     .. math:: L = I - D^{-1/2} A D^{-1/2}
 
-    * **Every connected component is encoded on its own**, since the eigenvectors of eigenvalue 0
-      only tell components apart: a graph may be many graphs side by side.
+    * **Every connected component is encoded on its own**: a graph may be many side by side.
     * A component of n nodes has n - 1 non-trivial eigenvectors; missing columns are **zero**.
     * Edges count as undirected, self-loops and repeated edges once.
-    * An eigenvector has unit length and **no sign**; here its largest entry is positive (the first
-      of the largest), and a model should draw the sign at random in training.
+    * An eigenvector has unit length and **no sign**: here its largest entry is positive.
     * Eigenvectors of a **repeated eigenvalue** are one basis of their space among many, fixed for a
-      given numbering of the nodes. Renumbering changes the basis, not the space.
+      given numbering of the nodes.
 
     Args:
         edge_index: ``[2, E]``.
@@ -51,10 +49,9 @@ def laplacian_encoding(edge_index: Tensor, num_nodes: int, k: int = 4) -> Tensor
     if k < 1:
         raise InputError("k >= 1 eigenvectors", k)
     check_ends("edge_index", edge_index.long(), (num_nodes, num_nodes))
-    edges = edge_index[:, edge_index[0] != edge_index[1]].numpy()
-    both = np.concatenate([edges, edges[::-1]], axis=1)
-    adjacency = sp.csr_matrix((np.ones(both.shape[1]), tuple(both)), shape=(num_nodes, num_nodes))
-    adjacency.data[:] = 1.0  # repeated edges were summed
+    ends = to_undirected(remove_self_loops(edge_index)[0], num_nodes=num_nodes).numpy()
+    shape = (num_nodes, num_nodes)
+    adjacency = sp.csr_matrix((np.ones(ends.shape[1]), tuple(ends)), shape=shape)
     scale = sp.diags(1.0 / np.sqrt(np.maximum(np.asarray(adjacency.sum(axis=1)).ravel(), 1.0)))
     _, component = sp.csgraph.connected_components(adjacency, directed=False)
     order = np.argsort(component, kind="stable")  # nodes, component by component
@@ -68,13 +65,11 @@ def laplacian_encoding(edge_index: Tensor, num_nodes: int, k: int = 4) -> Tensor
     return torch.from_numpy(out).float()
 
 
-def add_laplacian(packed: Packed, k: int = 4, keep_x: bool = True) -> Packed:
-    """The same graphs with an attribute ``pe [n, k]``; without ``x`` if it is not to be kept."""
+def add_laplacian(packed: Packed, k: int = 4) -> Packed:
+    """The same graphs with an attribute ``pe [n, k]``."""
     batch = packed.collate()
     pe = laplacian_encoding(batch.edge_index, int(batch.ptr[-1]), k)
-    packed = packed.with_columns({"pe": pe})
-    tensors = {key: v for key, v in packed.tensors.items() if keep_x or key != "x"}
-    return replace(packed, tensors=tensors, ptrs={key: packed.ptrs[key] for key in tensors})
+    return packed.with_columns({"pe": pe})
 
 
 def _encode(normalised: sp.csr_matrix, start: int, stop: int, columns: int) -> np.ndarray:
@@ -86,9 +81,9 @@ def _encode(normalised: sp.csr_matrix, start: int, stop: int, columns: int) -> n
     if size <= _DENSE:
         # Without the tie-break, rounding would choose the basis of a repeated eigenvalue.
         laplacian = np.diag(1.0 + np.linspace(0.0, _TIE, size))
-        first, last = normalised.indptr[start], normalised.indptr[stop]
+        part = slice(*normalised.indptr[[start, stop]])
         rows = np.repeat(np.arange(size), np.diff(normalised.indptr[start : stop + 1]))
-        laplacian[rows, normalised.indices[first:last] - start] = -normalised.data[first:last]
+        laplacian[rows, normalised.indices[part] - start] = -normalised.data[part]
         vectors = np.linalg.eigh(laplacian).eigenvectors[:, 1 : columns + 1]
     else:
         block, begin = normalised[start:stop, start:stop], np.linspace(1.0, 2.0, size)

@@ -8,9 +8,11 @@ five nodes of every graph.** All graphs are built at once from templates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +30,6 @@ __all__ = ["BASES", "MOTIFS", "MotifRecipe", "build_motif", "draw_recipe", "load
 
 BASES = ("wheel", "tree", "ladder", "star", "path")
 MOTIFS = ("house", "cycle", "crane")
-VERSION = 2
 _MOTIF_NODES = 5
 _MOTIF_EDGES = (
     ((1, 2), (2, 3), (3, 4), (4, 1), (0, 1), (0, 4)),
@@ -37,6 +38,11 @@ _MOTIF_EDGES = (
 )
 _NOISE_EDGES = 0.05  # attempts an edge
 _NOISE_LABELS = 0.1
+_DESCRIPTIONS = {
+    "covariate": "Training and test differ in the {}",
+    "concept": "The {} goes with the motif in training and not in the tests",
+    "no_shift": "No shift",
+}
 _TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows the motif
 
 
@@ -44,53 +50,33 @@ def load_motif(
     domain: str, shift: str, root: str | Path | None = None, seed: int = 0, pe: int = 0
 ) -> Splits:
     """30 000 Motif graphs, cut as in GOOD by ``"basis"`` or ``"size"``; with ``pe`` so many columns
-    of Laplacian encoding **instead of** the constant feature ``x``."""
+    of Laplacian encoding, kept under ``root``, **instead of** the constant feature ``x``."""
     name = f"motif{'-lpe' if pe else ''}/{domain}/{shift}"
-
-    def build() -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        recipe, cut = draw_recipe(domain, shift, generator)
-        packed = build_motif(recipe, generator)
-        packed = add_laplacian(packed, pe, keep_x=False) if pe else packed
-        pointers = {"nodes": packed.node_ptr, "edges": packed.ptrs["edge_index"]}
-        rows = {f"rows/{split}": numbers for split, numbers in cut.items()}
-        return {**packed.tensors, **pointers, "domain": recipe.domain, **rows}
-
-    found = cached_tensors(build, root, name, version=VERSION, seed=seed, pe=pe)
-    cut = {k.removeprefix("rows/"): v for k, v in found.items() if k.startswith("rows/")}
-    packed = _packed(found["nodes"], found["edges"], found["edge_index"], found["y"])
-    feature = "pe" if pe else "x"
-    packed = packed.with_columns({feature: found[feature]})
+    generator = torch.Generator().manual_seed(seed)
+    recipe, cut = draw_recipe(domain, shift, generator)
+    packed, feature = build_motif(recipe, generator), "The only node feature is the constant 1."
+    if pe:
+        feature = (
+            f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the "
+            "paper used is not known, this one is our own choice."
+        )
+        found = cached_tensors(
+            lambda: {"pe": add_laplacian(packed, pe).tensors["pe"]}, root, name, seed=seed, pe=pe
+        )
+    else:
+        found = {"x": torch.ones(int(packed.node_ptr[-1]), 1)}
     what = "base graph" if domain == "basis" else "size of the base graph"
-    how = {
-        "covariate": f"training and test differ in the {what}",
-        "concept": f"the {what} goes with the motif in training and not in the tests",
-        "no_shift": "no shift",
-    }[shift]
-    constant = "The only node feature is the constant 1."
-    encoded = (
-        f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the "
-        "paper used is not known, this one is our own choice."
-    )
     text = (
         "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
-        f"tenth of the labels is drawn anew. {how.capitalize()}. {encoded if pe else constant}"
+        f"tenth of the labels is drawn anew. {_DESCRIPTIONS[shift].format(what)}. {feature}"
     )
-    splits = make_splits(View(packed), cut, found["domain"], name=name, description=text)
+    splits = make_splits(
+        View(packed.with_columns(found)), cut, recipe.domain, name=name, description=text
+    )
     return splits.with_(class_names=MOTIFS, sources=("generated on this machine",))
 
 
-def _packed(node_ptr: Tensor, edge_ptr: Tensor, edge_index: Tensor, y: Tensor) -> Packed:
-    """Graphs without features."""
-    ptrs = {"edge_index": edge_ptr, "y": torch.arange(node_ptr.numel())}
-    return Packed({"edge_index": edge_index, "y": y}, ptrs, node_ptr)
-
-
-# -- what to build ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MotifRecipe:
+class MotifRecipe(NamedTuple):
     """What to build: base, width and motif of every graph ``[G]``, and the domain it stands for."""
 
     base: Tensor
@@ -116,40 +102,34 @@ def draw_recipe(
             return MotifRecipe(chosen, 10 + jitter, motif, chosen)
         return MotifRecipe(randint(0, 5, motif.numel()), chosen + jitter, motif, chosen)
 
-    parts = []
     if shift == "no_shift":
         motif = torch.arange(3).repeat_interleave(total // 3)
         base = randint(0, 5, motif.numel())
         width = 10 + randint(-5, 6, motif.numel())
         cut = no_shift(motif.numel(), seed=generator)
         return MotifRecipe(base, width, motif, base if domain == "basis" else width), cut
+    parts = []
     if shift == "covariate":
-        counts = (total - 2 * (total // 10), total // 10, total // 10)
+        counts, holdout = [total - 2 * (total // 10), total // 10, total // 10], total // 10
         pools = ((0, 1, 2), (3,), (4,)) if domain == "basis" else ((6, 10, 15), (30,), (70,))
         for count, pool in zip(counts, pools, strict=True):
             chosen = torch.tensor(pool)[randint(0, len(pool), count)]
             parts.append(recipe(chosen, randint(0, 3, count)))
-        holdout = int(0.1 * total)
     else:
         fifth = total // 5
+        counts, holdout = [3 * fifth, fifth, fifth], int(0.15 * (3 * fifth))
         values = torch.tensor((0, 1, 2) if domain == "basis" else (10, 40, 70))
         for ratio in (*_TRAIN_RATIOS, 0.3, 0.0):
             motif = randint(0, 3, fifth)
             follows = torch.rand(fifth, generator=generator) < ratio
             index = torch.where(follows, motif, randint(0, 3, fifth))
             parts.append(recipe(values[index], motif))
-        counts, holdout = (3 * fifth, fifth, fifth), int(0.15 * (3 * fifth))
-    pool_, val, test = torch.arange(sum(counts)).split(list(counts))
+    pool_, val, test = torch.arange(sum(counts)).split(counts)
     cut = leave_out(pool_, val, test, holdout, generator)
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return MotifRecipe(*map(torch.cat, columns)), cut
+    return MotifRecipe(*map(torch.cat, zip(*parts, strict=True))), cut
 
 
-# -- how graphs are built --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Templates:
+class _Templates(NamedTuple):
     """Every base of every width with every motif behind it, not yet tied to it; template
     ``(base * widths + width) * 3 + motif``. Adjacency and role-0 nodes are masks."""
 
@@ -162,46 +142,40 @@ class _Templates:
 
 @lru_cache(maxsize=2)
 def _templates(widths: int) -> _Templates:
-    bases = [_base(base, width) for base in range(len(BASES)) for width in range(widths)]
-    motifs = [torch.tensor(edges).t() for edges in _MOTIF_EDGES]
-    edges = [torch.cat([ends, motif + n], 1) for n, ends, _ in bases for motif in motifs]
-    nodes = torch.tensor([n for n, _, _ in bases])
+    bases = [_base(base, width) for base in BASES for width in range(widths)]
+    made = [(*base, motif) for base in bases for motif in _MOTIF_EDGES]
+    nodes = torch.tensor([n for n, *_ in made])
     largest = int(nodes.max()) + _MOTIF_NODES
-    adjacent = torch.zeros(len(edges), largest, largest, dtype=torch.bool)
-    for i, (a, b) in enumerate(edges):
-        adjacent[i, a, b] = adjacent[i, b, a] = True
-    role = torch.zeros(len(bases), largest, dtype=torch.bool)
-    for i, (_, _, special) in enumerate(bases):
-        role[i, special] = True
-    ptr, each = to_ptr(torch.tensor([ends.size(1) for ends in edges])), len(motifs)
-    nodes, role = nodes.repeat_interleave(each), role.repeat_interleave(each, 0)
+    adjacent = torch.zeros(len(made), largest, largest, dtype=torch.bool)
+    role, edges = torch.zeros(len(made), largest, dtype=torch.bool), list[Tensor]()
+    for i, (n, ends, special, motif) in enumerate(made):
+        edges.append(torch.tensor([*ends, *((n + a, n + b) for a, b in motif)]).t())
+        a, b = edges[-1]
+        adjacent[i, a, b] = adjacent[i, b, a] = role[i, list(special)] = True
+    ptr = to_ptr(torch.tensor([ends.size(1) for ends in edges]))
     return _Templates(torch.cat(edges, 1), ptr, nodes, adjacent, role)
 
 
-def _base(base: int, width: int) -> tuple[int, Tensor, Tensor]:
-    """Number of nodes, edges ``[2, E]`` and role-0 nodes of a base graph."""
+def _base(base: str, width: int) -> tuple[int, list[tuple[int, int]], Sequence[int]]:
+    """Number of nodes, edges and role-0 nodes of a base graph."""
     w = max(width, 1)
-    line = torch.stack([torch.arange(w - 1), torch.arange(1, w)])
-    everyone = torch.arange(w)
-    if BASES[base] == "wheel":
-        spokes = torch.stack([torch.zeros(w - 1).long(), torch.arange(1, w)])
-        close = torch.tensor([[1], [w - 1]]) if w > 3 else torch.zeros(2, 0).long()
-        return w, torch.cat([spokes, line[:, 1:], close], 1), everyone
-    if BASES[base] == "tree":
-        height = max(w.bit_length() - 2, 1)  # int(log2 w) - 1
-        nodes = torch.arange(2 ** (height + 1) - 1)
-        return len(nodes), torch.stack([(nodes[1:] - 1) // 2, nodes[1:]]), nodes
-    if BASES[base] == "ladder":
-        rungs = torch.stack([everyone, everyone + w])
-        return 2 * w, torch.cat([line, line + w, rungs], 1), torch.arange(2 * w)
-    if BASES[base] == "star":
-        rays = torch.stack([torch.zeros(w).long(), torch.arange(1, w + 1)])
-        return w + 1, rays, torch.zeros(1).long()
-    return w, line, torch.arange(1, max(w - 1, 1))
+    line = list(pairwise(range(w)))
+    if base == "wheel":
+        rim = [*line[1:], (1, w - 1)] if w > 3 else line[1:]
+        return w, [*((0, i) for i in range(1, w)), *rim], range(w)
+    if base == "tree":
+        nodes = 2 ** max(w.bit_length() - 1, 2) - 1  # of the height int(log2 w) - 1, at least 1
+        return nodes, [((i - 1) // 2, i) for i in range(1, nodes)], range(nodes)
+    if base == "ladder":
+        other, rungs = [(a + w, b + w) for a, b in line], [(i, i + w) for i in range(w)]
+        return 2 * w, line + other + rungs, range(2 * w)
+    if base == "star":
+        return w + 1, [(0, i) for i in range(1, w + 1)], [0]
+    return w, line, range(1, max(w - 1, 1))
 
 
 def build_motif(recipe: MotifRecipe, generator: torch.Generator) -> Packed:
-    """The graphs of a recipe: ``x`` is the constant 1, ``y`` the motif with label noise.
+    """The graphs of a recipe, without features: ``y`` is the motif with label noise.
 
     Example:
         >>> recipe = MotifRecipe(*(torch.tensor([v]) for v in (2, 4, 0, 2)))  # house
@@ -224,11 +198,10 @@ def build_motif(recipe: MotifRecipe, generator: torch.Generator) -> Packed:
     edges = edges[:, torch.sort(owner, stable=True).indices]  # grouped by graph
     redrawn = torch.rand(count, generator=generator) < _NOISE_LABELS
     label = torch.where(redrawn, torch.randint(0, 3, (count,), generator=generator), recipe.motif)
-    node_ptr = to_ptr(nodes + _MOTIF_NODES)
     edge_ptr = to_ptr(2 * torch.bincount(owner, minlength=count))
     edge_index = torch.stack([edges, edges.flip(0)], dim=2).flatten(1)  # in both directions
-    packed = _packed(node_ptr, edge_ptr, edge_index, label)
-    return packed.with_columns({"x": torch.ones(int(node_ptr[-1]), 1)})
+    ptrs = {"edge_index": edge_ptr, "y": torch.arange(count + 1)}
+    return Packed({"edge_index": edge_index, "y": label}, ptrs, to_ptr(nodes + _MOTIF_NODES))
 
 
 def _noise(

@@ -39,12 +39,7 @@ def safe_cell(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same with control characters spelled out, so that a terminal shows and obeys nothing.
-
-    Example:
-        >>> printable("a\\x1b[31mb")
-        'a\\\\x1b[31mb'
-    """
+    """The same with control characters spelled out, so that a terminal shows and obeys nothing."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -84,31 +79,24 @@ def check_new(
 
 def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:
     """Raise `InputError` where files to write, by what the user calls them, are one another or
-    something that is read: a file among the inputs, or one inside a folder among them.
-
-    Example:
-        >>> check_outputs({"--rejects": Path("in.csv")}, [Path("in.csv")])
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected a new file as --rejects, got in.csv, which is read. ...
-    """
-    read, do = [path for path in inputs if path is not None], "Choose another name."
-    known: dict[str, Path] = {}
+    something that is read: a file among the inputs, or one inside a folder among them."""
+    read = [path.resolve() for path in inputs if path is not None]
+    done = dict[str, Path]()
     for name, path in outputs.items():
-        for source in read:
-            inside = path.exists() and source.resolve() in path.resolve().parents
-            if inside or _same(path, source):
-                raise InputError(f"a new file as {name}", f"{path}, which is read", do)
-        for first, other in known.items():
-            if _same(path, other):
-                raise InputError(f"different files as {first} and {name}", f"{path} twice", do)
-        known[name] = path
+        whole = path.resolve()
+        if any(_same(whole, source) or source in whole.parents for source in read):
+            what, got = f"a new file as {name}", f"{path}, which is read"
+        elif twice := [other for other, one in done.items() if _same(whole, one)]:
+            what, got = f"different files as {twice[0]} and {name}", f"{path} twice"
+        else:
+            done[name] = whole
+            continue
+        raise InputError(what, got, "Choose another name.")
 
 
 def _same(one: Path, two: Path) -> bool:
-    """Whether two paths are one file: by name, through links, or in another spelling."""
-    there = one.exists() and two.exists()
-    return one.resolve() == two.resolve() or (there and one.samefile(two))
+    """Whether two paths are one file, by name or in another spelling."""
+    return one == two or (one.exists() and two.exists() and one.samefile(two))
 
 
 @dataclass(frozen=True)
@@ -140,13 +128,9 @@ class RejectList:
 
     def __init__(self, path: Path) -> None:
         self.path, self.first, self._rows = path, "", list[list[str]]()
-        if not path.parent.is_dir():
-            raise InputError("a folder for the rejects that exists", path.parent)
-        header, start = ",".join(self.columns).encode(), b""
-        if path.is_file():
-            with path.open("rb") as file:
-                start = file.readline(200).strip()
-        if path.exists() and start != header:
+        check_output(path, ())
+        header = ",".join(self.columns).encode()
+        if path.exists() and not (path.is_file() and path.read_bytes().startswith(header)):
             got = f"{path}, which exists and is no list of rejects"
             raise InputError("a new file for the rejects", got, "Choose another name.")
 

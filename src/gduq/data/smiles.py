@@ -13,10 +13,9 @@ import os
 import subprocess
 import sys
 import threading
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gduq.errors import InputError, not_installed, one_line
@@ -28,18 +27,6 @@ __all__ = ["Ended", "RDKitProcess", "molecules", "readable", "scaffolds", "serve
 
 _START = "import sys; sys.path[:] = {}; from gduq.data.smiles import serve; serve()"
 _MOST_DRAWN = 200  # atoms: drawing takes more than linear time
-_ATOM = {
-    "atomic_num": "GetAtomicNum",
-    "chirality": "GetChiralTag",
-    "degree": "GetTotalDegree",
-    "formal_charge": "GetFormalCharge",
-    "num_hs": "GetTotalNumHs",
-    "num_radical_electrons": "GetNumRadicalElectrons",
-    "hybridization": "GetHybridization",
-    "is_aromatic": "GetIsAromatic",
-    "is_in_ring": "IsInRing",
-}
-_BOND = {"bond_type": "GetBondType", "stereo": "GetStereo", "is_conjugated": "GetIsConjugated"}
 
 
 def molecules(texts: Sequence[str]) -> list[Data | str]:
@@ -52,7 +39,7 @@ def molecules(texts: Sequence[str]) -> list[Data | str]:
         >>> ethanol.num_nodes, other
         (3, "'nonsense' is no valid SMILES")
     """
-    return [found for (found,) in _shared(os.getpid()).read([text] for text in texts)]
+    return [_shared(os.getpid()).read([text])[0] for text in texts]
 
 
 def readable(texts: Sequence[str]) -> list[bool]:
@@ -62,8 +49,7 @@ def readable(texts: Sequence[str]) -> list[bool]:
         >>> readable(["CCO", "nonsense"])
         [True, False]
     """
-    found = _shared(os.getpid()).ask("parse", ([text] for text in texts))
-    return [one is True for (one,) in found]
+    return [_shared(os.getpid()).ask("parse", [text]) == [True] for text in texts]
 
 
 def scaffolds(texts: Sequence[str]) -> list[str]:
@@ -73,10 +59,9 @@ def scaffolds(texts: Sequence[str]) -> list[str]:
         >>> scaffolds(["CCc1ccccc1", "CCO"])
         ['c1ccccc1', '']
     """
-    found = [one for (one,) in _shared(os.getpid()).ask("scaffold", ([t] for t in texts))]
-    for row, one in enumerate(found):
-        if isinstance(one, str):
-            raise InputError("SMILES that RDKit can read", f"row {row}: {one}", "Drop the row.")
+    found = [_shared(os.getpid()).ask("scaffold", [text])[0] for text in texts]
+    if bad := [f"row {row}: {one}" for row, one in enumerate(found) if isinstance(one, str)]:
+        raise InputError("SMILES that RDKit can read", bad[0], "Drop the row.")
     return [scaffold for (scaffold,) in found]
 
 
@@ -89,82 +74,67 @@ def _shared(process: int) -> RDKitProcess:
 
 
 class Ended(str):
-    """Why a text was not read: its process ended, and with it the time of its group."""
+    """Why a text was not read: its process ended, and with it the time of those behind it."""
 
     __slots__ = ()
 
 
 class RDKitProcess:
-    """Reads and draws SMILES.
-
-    Args:
-        seconds: For the texts of a group, or for a picture.
-
-    Example:
-        >>> rdkit = RDKitProcess(seconds=20)
-        >>> [[methanol, other]] = rdkit.read([["CO", "nonsense"]])
-        >>> rdkit.close()
-        >>> methanol.edge_index.tolist(), other
-        ([[0, 1], [1, 0]], "'nonsense' is no valid SMILES")
-    """
+    """Reads and draws SMILES, within so many seconds per call."""
 
     def __init__(self, seconds: float = 5.0) -> None:
-        self.seconds, self._closed, self._late = seconds, False, False
+        self.seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
-        """Per text its graph, or why there is none.
-
-        Where a group takes too long, the text it ended with and those behind it in the group have
-        none; other groups are not touched.
-        """
-        from torch_geometric.utils.smiles import e_map, x_map
-
-        given = [list(group) for group in groups]
-        found = self.ask("read", given, {**x_map, **e_map})
-        for texts, made in zip(given, found, strict=True):
-            for place, (text, one) in enumerate(zip(texts, made, strict=True)):
-                made[place] = one if isinstance(one, str) else _graph(text, *one)
-        return found
+    def read(self, texts: Sequence[str]) -> list[Data | str]:
+        """Per text its graph, or why there is none."""
+        found = zip(texts, self.ask("read", texts), strict=True)
+        return [one if isinstance(one, str) else _graph(text, *one) for text, one in found]
 
     def draw(self, text: str) -> bytes:
         """A picture, as an SVG file; a ``ValueError`` says why there is none."""
-        [[found]] = self.ask("draw", [[text]])
+        [found] = self.ask("draw", [text])
         if isinstance(found, str):
             raise ValueError(found)
         return str(found[0]).encode()
 
     def close(self) -> None:
-        """End the process, at work or not; nothing is read any more."""
-        self._closed, process = True, self._process
-        if process is not None:
+        """End the process, at work or not."""
+        if (process := self._process) is not None:
             process.kill()
         with self._lock:
             self._end()
 
-    def ask(
-        self, what: str, groups: Iterable[Sequence[str]], maps: Mapping[str, Sequence[Any]] = {}
-    ) -> list[list[Any]]:
-        """Per text what the process answers; a plain text is the reason why there is nothing."""
+    def ask(self, task: str, texts: Sequence[str]) -> list[Any]:
+        """Per text what the process answers; a plain text is the reason why there is nothing:
+        `Ended` for the text the time ended with, another one for those behind it."""
+        found, late = list[Any](), threading.Event()
         with self._lock:
-            try:
-                return [self._ask([what, list(group), maps]) for group in groups]
-            except BaseException:  # Ctrl-C, say: nobody gets the answers to this question next
-                self._end()
-                raise
+            process = self._running()
 
-    def _ask(self, question: list[Any]) -> list[Any]:
-        count, found = len(question[1]), list[Any]()
-        if not self._closed and count:
-            found = self._answers(self._running(), question)
-        if len(found) < count or self._late:  # the process has ended; another one goes on
-            self._end()
-        if len(found) < count:
-            reason = f"did not end within {self.seconds:g} seconds" if self._late else "failed"
-            why = Ended("RDKit was stopped" if self._closed else f"RDKit {reason}")
-            late = f"not read: RDKit did not end with row {len(found)} before it"
-            found += [why, *[late] * (count - len(found) - 1)]
+            def stop() -> None:
+                late.set()
+                process.kill()
+
+            clock = threading.Timer(self.seconds, stop)
+            clock.start()
+            try:
+                with suppress(OSError):  # it has ended: so it has no answers
+                    process.stdin.write(f"{json.dumps([task, list(texts)])}\n".encode())  # type: ignore[union-attr]
+                    process.stdin.flush()  # type: ignore[union-attr]
+                line = b"\n"
+                while len(found) < len(texts) and line.endswith(b"\n"):
+                    line = process.stdout.readline()  # type: ignore[union-attr]
+                    found += [json.loads(line)] if line.endswith(b"\n") else []
+            finally:
+                clock.cancel()
+                if late.is_set() or len(found) < len(texts):  # after Ctrl-C, too
+                    self._end()
+        if (count := len(found)) < len(texts):
+            reason = f"did not end within {self.seconds:g} seconds" if late.is_set() else "failed"
+            not_read = f"not read: RDKit did not end with row {count} before it"
+            found += [Ended(f"RDKit {reason}"), *[not_read] * (len(texts) - count - 1)]
         return found
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -178,32 +148,8 @@ class RDKitProcess:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
             )
-            assert self._process.stdout is not None
-            self._process.stdout.readline()  # it has imported RDKit: from now on the clock runs
+            self._process.stdout.readline()  # type: ignore[union-attr]  # it has imported RDKit
         return self._process
-
-    def _answers(self, process: subprocess.Popen[bytes], question: list[Any]) -> list[Any]:
-        """The answers to a question, or those before the process ended or its time was over."""
-        found, self._late = list[Any](), False
-
-        def stop() -> None:
-            self._late = True
-            process.kill()
-
-        assert process.stdin is not None
-        assert process.stdout is not None
-        clock = threading.Timer(self.seconds, stop)
-        clock.start()
-        with suppress(OSError):  # it has ended: so it has no answers
-            process.stdin.write(f"{json.dumps(question)}\n".encode())
-            process.stdin.flush()
-        while len(found) < len(question[1]):
-            line = process.stdout.readline()
-            if not line.endswith(b"\n"):
-                break
-            found.append(json.loads(line))
-        clock.cancel()
-        return found
 
     def _end(self) -> None:
         if self._process is not None:
@@ -212,22 +158,34 @@ class RDKitProcess:
             self._process = None
 
 
-def _graph(text: str, atoms: str, ends: str, bonds: str) -> Data:
-    import numpy as np
+def _graph(text: str, atoms: Sequence[Any], bonds: Sequence[Any]) -> Data | str:
+    """The graph of what `_read` found, with PyG's numbers for RDKit's values."""
     import torch
     from torch_geometric.data import Data
 
-    def floats(content: str, columns: int) -> torch.Tensor:
-        found = np.frombuffer(bytes.fromhex(content), np.uint8).astype(np.float32)
-        return torch.from_numpy(found.reshape(-1, columns))
+    try:
+        x = torch.tensor([_codes("x_map", *atom) for atom in atoms], dtype=torch.float)
+        coded = [(i, j, *_codes("e_map", *bond)) for i, j, *bond in bonds]
+    except ValueError as error:
+        return str(error)
+    rows = sorted([*coded, *((j, i, *codes) for i, j, *codes in coded)])
+    edges = torch.tensor(rows, dtype=torch.long).view(-1, 5)
+    return Data(x, edges[:, :2].t().contiguous(), edges[:, 2:].float(), smiles=text)
 
-    edge_index = np.frombuffer(bytes.fromhex(ends), np.intc).astype(np.int64).reshape(2, -1)
-    return Data(floats(atoms, 9), torch.from_numpy(edge_index), floats(bonds, 3), smiles=text)
+
+@lru_cache(maxsize=10_000)
+def _codes(which: str, *values: Any) -> tuple[int, ...]:
+    """The numbers that PyG gives to the values of an atom or a bond."""
+    from torch_geometric.utils import smiles
+
+    maps: dict[str, list[Any]] = getattr(smiles, which)
+    for (name, known), value in zip(maps.items(), values, strict=True):
+        if value not in known:
+            raise ValueError(f"{value} is no {name} that PyG knows")
+    return tuple(known.index(one) for known, one in zip(maps.values(), values, strict=True))
 
 
 # -- in the process of its own ---------------------------------------------------------------------
-
-_maps: dict[str, Sequence[Any]] = {}  # the values that PyG numbers, by feature
 
 
 def serve() -> None:
@@ -242,11 +200,10 @@ def serve() -> None:
     print(file=answers, flush=True)  # ready
     tasks: dict[str, Any] = {"read": _read, "parse": bool, "scaffold": _scaffold, "draw": _draw}
     for line in sys.stdin:
-        what, texts, maps = json.loads(line)
-        _maps.update(maps)
+        task, texts = json.loads(line)
         for text in texts:
             try:
-                found: Any = tasks[what](_molecule(text))
+                found: Any = tasks[task](_molecule(text))
             except Exception as error:  # of RDKit's: the next text is another one
                 found = one_line(error)
             print(json.dumps(found), file=answers, flush=True)
@@ -264,6 +221,22 @@ def _molecule(text: str) -> Any:
         shown = repr(text).replace("\\\\", "\\")  # a bond, not an escape
         raise ValueError(f"{shown} is no valid SMILES")
     return molecule
+
+
+def _read(molecule: Any) -> tuple[list[Any], list[Any]]:
+    """What PyG's ``from_smiles`` asks of the atoms, and of the bonds behind their two ends."""
+    atoms = [
+        (a.GetAtomicNum(), str(a.GetChiralTag()), a.GetTotalDegree(), a.GetFormalCharge())
+        + (a.GetTotalNumHs(), a.GetNumRadicalElectrons(), str(a.GetHybridization()))
+        + (a.GetIsAromatic(), a.IsInRing())
+        for a in molecule.GetAtoms()
+    ]
+    bonds = [
+        (b.GetBeginAtomIdx(), b.GetEndAtomIdx(), str(b.GetBondType()), str(b.GetStereo()))
+        + (b.GetIsConjugated(),)
+        for b in molecule.GetBonds()
+    ]
+    return atoms, bonds
 
 
 def _scaffold(molecule: Any) -> tuple[str]:
@@ -286,28 +259,3 @@ def _draw(molecule: Any) -> tuple[str]:
     rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
     return (str(canvas.GetDrawingText()),)
-
-
-def _read(molecule: Any) -> tuple[str, str, str]:
-    """Features of the atoms, ends and features of the bonds, as PyG's ``from_smiles`` has them."""
-    bonds = []
-    atoms = b"".join(_row(atom, _ATOM) for atom in molecule.GetAtoms())
-    for bond in molecule.GetBonds():
-        i, j, row = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), _row(bond, _BOND)
-        bonds += [(i, j, row), (j, i, row)]
-    bonds.sort()
-    ends = array("i", [i for i, _, _ in bonds] + [j for _, j, _ in bonds])
-    return atoms.hex(), ends.tobytes().hex(), b"".join(row for _, _, row in bonds).hex()
-
-
-def _row(part: Any, methods: Mapping[str, str]) -> bytes:
-    return bytes([_number(name, getattr(part, ask)()) for name, ask in methods.items()])
-
-
-@cache
-def _number(name: str, value: Any) -> int:
-    """The number that PyG gives to a value; it has texts where RDKit has names of its own."""
-    known = _maps[name]
-    if value not in known and str(value) not in known:
-        raise ValueError(f"{value} is no {name} that PyG knows")
-    return known.index(value if value in known else str(value))

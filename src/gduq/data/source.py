@@ -19,7 +19,7 @@ from gduq._checks import check_enough, parse_dates
 from gduq.data.catalog import limit_splits
 from gduq.data.columns import Task, find_columns, unit_of
 from gduq.data.outputs import Reject
-from gduq.data.table import MoleculeTable, check_source, is_table, read_table
+from gduq.data.table import check_source, is_table, read_table
 from gduq.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["OwnData", "check_stored", "find_object", "infer_columns", "is_object", "read_own",
            "source_digest"]  # fmt: skip
 
-_BY = "scaffold, size, group=COLUMN, time=COLUMN or random"
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _MOST_REJECTED = 0.5  # of the rows: more of them, and the wrong column was read
 _ROLES = {
@@ -66,24 +65,17 @@ def check_stored(source: object, trusted: bool = False, folder: Path | None = No
     if not trusted:
         got = f"{source!r}, which runs code when it is read"
         raise InputError("a file as the stored source", got, "Pass --trust-source if you trust it.")
-    if folder is not None:
-        _check_outside(source, folder.resolve())
-    _named.add(source)
-
-
-def _check_outside(name: str, folder: Path) -> None:
-    """Raise where importing a name would run a module inside the folder."""
     _look_here()
-    for module in accumulate(name.partition(":")[0].split("."), "{}.{}".format):
+    for module in accumulate(source.partition(":")[0].split("."), "{}.{}".format):
         try:
             found = importlib.util.find_spec(module)
         except Exception:  # whatever a package does when it is imported: `find_object` tells
-            return
-        if found is None:
-            return
-        for file in filter(None, [found.origin, *(found.submodule_search_locations or ())]):
-            if Path(file).resolve().is_relative_to(folder):
+            break
+        places = [found.origin, *(found.submodule_search_locations or ())] if found else []
+        for place in filter(None, places if folder is not None else ()):
+            if folder is not None and Path(place).resolve().is_relative_to(folder.resolve()):
                 raise InputError("a module outside of the run folder", f"{module} in {folder}")
+    _named.add(source)
 
 
 def _look_here() -> None:
@@ -114,53 +106,47 @@ def find_object(name: str) -> Any:
 
 
 def source_digest(source: str) -> str:
-    """16 hexadecimal digits of SHA-256 over a file, the text files of a folder, or the tensors of a
-    dataset that is a Python object."""
+    """16 hexadecimal digits of SHA-256 over a file, or over the tensors of a dataset that is a
+    Python object."""
     found = hashlib.sha256()
-    if is_object(source):
-        for graph in _dataset(source):
-            for key, value in sorted(graph.to_dict().items()):
-                dense = hasattr(value, "numpy") and "strided" in str(value.layout)
-                found.update(key.encode())
-                found.update(value.cpu().numpy().tobytes() if dense else repr(value).encode())
-        return found.hexdigest()[:16]
-    path = Path(source)
-    files = [path] if path.is_file() else sorted(f for f in path.rglob("*.txt") if f.is_file())
-    for file in files:
-        if path.is_dir():
-            found.update(f"{file.relative_to(path)}\n".encode())
-        with file.open("rb") as opened:
-            while part := opened.read(1 << 20):
+    if not is_object(source):
+        if not Path(source).is_file():
+            raise InputError("a file", f"{source}, which is none")
+        with Path(source).open("rb") as file:
+            while part := file.read(1 << 20):
                 found.update(part)
+        return found.hexdigest()[:16]
+    for graph in _dataset(source):
+        for key, value in sorted(graph.to_dict().items()):
+            dense = hasattr(value, "numpy") and "strided" in str(value.layout)
+            found.update(key.encode())
+            found.update(value.cpu().numpy().tobytes() if dense else repr(value).encode())
     return found.hexdigest()[:16]
 
 
 def infer_columns(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a user's own data, with those that the source tells filled in.
-
-    Args:
-        data: ``source``, ``name``, ``smiles``, ``targets``, ``units``, ``ids``, ``task``, ``by``
-            and ``digest``. Settings that were filled in before, which have a digest, stay.
-    """
+    """The settings of a user's own data (`gduq.runs.config.DataConfig`), with those that the source
+    tells filled in. Settings that were filled in before, which have a digest, stay."""
     found, source = dict(data), str(data["source"])
-    kind, equals, column = (found["by"] or "random").partition("=")
-    needs_column = kind in ("group", "time")
-    known = kind in ("scaffold", "size", "group", "time", "random")
-    if not known or needs_column != bool(equals and column):
-        do = f"Name the column: --by {kind}=COLUMN." if needs_column else ""
-        raise InputError(f"--by {_BY}", repr(found["by"]), do)
+    kind, _, column = (found["by"] or "random").partition("=")
+    if kind not in ({"group", "time"} if column else {"scaffold", "size", "random"}):
+        do = f"Name the column: --by {kind}=COLUMN." if kind in ("group", "time") else ""
+        what = "--by scaffold, size, group=COLUMN, time=COLUMN or random"
+        raise InputError(what, repr(found["by"]), do)
     if is_object(source):
         _named.add(source)
     if found["digest"] is not None:
         return found
+    path = Path(source).expanduser().resolve()
     if not is_object(source):
-        path = Path(source).expanduser().resolve()
         check_source(path)
         found |= {"source": str(path), "name": found["name"] or path.name}
-        if is_table(path):
-            found |= _of_table(path, found, kind, column)
-        elif found["smiles"] is not None:
-            raise InputError("data.smiles with a table", path.name)
+    if not is_object(source) and is_table(path):
+        found |= _of_table(path, found, kind, column)
+    elif found["smiles"] is not None or found["targets"]:
+        raise InputError(
+            "--smiles and --target with a table", source, "Of graphs, all y is learnt."
+        )
     return {**found, "name": found["name"] or source, "digest": source_digest(found["source"])}
 
 
@@ -170,12 +156,11 @@ def _of_table(path: Path, data: Mapping[str, Any], kind: str, column: str) -> di
     columns = find_columns(table, data["smiles"], data["targets"], others, data["task"])
     check_enough(len(table.lines))
     if kind == "time":
-        parse_dates(column, [field for field in table.fields(column) if field])
+        parse_dates(column, [field for field in table.column(column) if field])
     units = data["units"] or tuple(unit_of(name)[1] for name in columns.targets)
     if len(units) != len(columns.targets):
         raise InputError(f"{len(columns.targets)} units, one per target", len(units))
-    ids = data["ids"] or columns.ids
-    kept = units if any(units) else ()
+    ids, kept = data["ids"] or columns.ids, units if any(units) else ()
     return {"smiles": columns.smiles, "targets": columns.targets, "ids": ids, "units": kept}
 
 
@@ -184,21 +169,13 @@ def _of_table(path: Path, data: Mapping[str, Any], kind: str, column: str) -> di
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """What became of a user's data.
-
-    Attributes:
-        splits: The rows, cut.
-        target: What the targets are.
-        by: What they were cut by.
-        cut: The cut in words, one line per split.
-        rejects: Row number and reason of every row that was left out.
-    """
+    """What became of a user's data."""
 
     splits: Splits
     target: Target
-    by: str
-    cut: tuple[str, ...]
-    rejects: tuple[tuple[int, Reject], ...]
+    by: str  # what they were cut by
+    cut: tuple[str, ...]  # in words, one line per split
+    rejects: tuple[tuple[int, Reject], ...]  # row number and reason of all that was left out
 
 
 @lru_cache(maxsize=2)
@@ -215,61 +192,63 @@ def read_own(
     seed: int = 0,
     limit: int | None = None,
 ) -> OwnData:
-    """Read, check and cut a source; the last two are kept. Arguments as `infer_columns` has them.
-
-    ``seed`` is that of the cut, ``limit`` the number of rows in all splits together.
-    """
+    """Read, check and cut a source, with the settings of `gduq.runs.config.DataConfig`."""
     from gduq.data.files import GraphSource, stream
-    from gduq.graphs import View
+    from gduq.graphs import View, check_graph
     from gduq.prediction import infer_target
 
-    if is_object(source):
-        opened: Source = GraphSource(_dataset(source))
-    elif is_table(source):
-        opened = stream(source, smiles=smiles or "smiles", targets=targets, task=task)
-    else:
-        opened = stream(source)
-    table = opened.table if isinstance(opened, MoleculeTable) else None
+    opened: Source = (
+        GraphSource(_dataset(source))
+        if is_object(source)
+        else stream(source, smiles=smiles or "smiles", targets=targets, task=task)
+    )
+    table = None if isinstance(opened, GraphSource) else opened.table
     column = (by or "").partition("=")[2]
-    fields = table.by_row(column) if column and table else {}
-    names = table.by_row(ids[0]) if ids and table else {}
-    rows, rejects = dict[int, Any](), dict[int, Reject]()
+    fields = table.column(column) if table and column else None
+    names = table.column(ids[0]) if table and ids else None
+    rows: dict[int, Data] = {}
+    rejects: dict[int, Reject] = {}
+
+    def reject(row: int, graph: Data, reason: str) -> None:
+        rejects[row] = Reject(name, 0, reason, str(graph.get("smiles") or ""))
+
     for row, item in opened:
         if isinstance(item, Reject):
             rejects[row] = item
             continue
-        reason = _flaw(item) or (f"{column!r} is empty" if fields and not fields[row] else "")
-        if reason:
-            rejects[row] = Reject(name, 0, reason, str(item.get("smiles") or ""))
+        try:
+            check_graph(item)
+        except InputError as error:
+            reject(row, item, one_line(error))
             continue
-        if names:
-            item.id = names[row]  # what a report calls it
-        rows[row] = item
+        if item.get("y") is None:
+            reject(row, item, "no target y")
+        elif fields is not None and not fields[row]:
+            reject(row, item, f"{column!r} is empty")
+        else:
+            rows[row] = item
+            if names is not None:
+                item.id = names[row]  # what a report calls it
     _check_rejects(source, len(rows), rejects)
-    target_names, graphs = opened.target_names, list(rows.values())
-    if targets and table is None:
-        graphs, target_names = _choose_targets(graphs, target_names, targets), targets
-    outputs, shown = len(opened.class_names) or None, dict[str, str]()
-    if len(graphs) == 1 and graphs[0].get("train_mask") is not None:
-        splits, target = _cut_by_masks(graphs[0], by, task, outputs)
-        way, noun = "masks", "nodes"
+    outputs, way, noun, shown = len(opened.class_names) or None, "masks", "nodes", dict[str, str]()
+    first = next(iter(rows.values()))
+    if len(rows) == 1 and first.get("train_mask") is not None:
+        splits, target = _cut_by_masks(first, by, task, outputs)
     else:
-        y = View(graphs).target
+        y = View(list(rows.values())).target
         target = infer_target(y, outputs, opened.task or task)
-        for row, graph, usable in zip(rows, graphs, target.usable(y).tolist(), strict=True):
+        for row, usable in zip(list(rows), target.usable(y).tolist(), strict=True):
             if not usable:
-                text = str(graph.get("smiles") or "")
-                rejects[row] = Reject(name, 0, "a target is empty", text)
-        graphs = [graph for row, graph in zip(rows, graphs, strict=True) if row not in rejects]
-        given = [fields[row] for row in rows if row not in rejects] if fields else None
-        _check_rejects(source, len(graphs), rejects)
-        splits, way, shown = _cut(graphs, target, given, by, seed)
-        noun = "molecules" if "smiles" in graphs[0] else "graphs"
+                reject(row, rows.pop(row), "a target is empty")
+        _check_rejects(source, len(rows), rejects)
+        given = None if fields is None else [fields[row] for row in rows]
+        splits, way, shown = _cut(list(rows.values()), target, given, by, seed)
+        noun = "molecules" if "smiles" in first else "graphs"
     left = f" {len(rejects)} row{'s are' if len(rejects) > 1 else ' is'} left out."
     how = {"masks": "by its masks", "random": "at random"}.get(way, f"by {way}")
     splits = splits.with_(
         class_names=opened.class_names or getattr(target, "names", None) or (),
-        target_names=tuple(unit_of(one)[0] for one in target_names),
+        target_names=tuple(unit_of(one)[0] for one in opened.target_names),
         units=units,
         sources=(source,),
         name=name,
@@ -303,32 +282,6 @@ def _dataset(name: str) -> Sequence[Data]:
     return graphs
 
 
-def _flaw(graph: Data) -> str:
-    """Why no model should see a graph."""
-    from gduq.graphs import check_graph
-
-    try:
-        check_graph(graph)
-    except InputError as error:
-        return one_line(error)
-    return "no target y" if graph.get("y") is None else ""
-
-
-def _choose_targets(
-    graphs: Sequence[Data], names: Sequence[str], wanted: Sequence[str]
-) -> list[Data]:
-    """The same with some of the columns of ``y``."""
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        known = f"targets from {', '.join(names)}" if names else "no --target for unnamed targets"
-        raise InputError(known, repr(missing[0]))
-    columns, found = [list(names).index(name) for name in wanted], []
-    for graph in graphs:
-        found.append(graph.__copy__())
-        found[-1].y = graph.y.reshape(1, -1)[:, columns]
-    return found
-
-
 def _check_rejects(source: str, good: int, rejects: Mapping[int, Reject]) -> None:
     """Raise where too little can be read."""
     total, reasons = good + len(rejects), list(rejects.values())
@@ -356,15 +309,15 @@ def _cut(
     strata = target.strata(view.target)
     way = by or ("scaffold" if "smiles" in graphs[0] else "size")
     domain = Domain.of(way, graphs, fields)
-    values, called = (None, None) if domain is None else (domain.values, domain.name)
+    if domain is None:
+        parts = cut(None, strata, seed=seed)
+        return make_splits(view, parts, torch.zeros(len(graphs))), way, {}
     try:
-        parts = cut(values, strata, seed=seed, name=called)
+        parts = cut(domain.values, strata, seed=seed, name=domain.name)
     except InputError:
         if by is not None or way != "scaffold" or len(graphs) < 40:
             raise
         return _cut(graphs, target, fields, "size", seed)  # most molecules have one scaffold
-    if domain is None:
-        return make_splits(view, parts, torch.zeros(len(graphs))), way, {}
     shown = {split: f" ({domain.describe(rows)})" for split, rows in parts.items()}
     return make_splits(view, parts, domain.values), way, shown
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gduq.data.columns import Column, Targets, Task, parse_targets, resolve_column
+from gduq.data.columns import Targets, Task, parse_targets, resolve_column
 from gduq.data.outputs import Reject
 from gduq.data.smiles import molecules
 from gduq.errors import InputError, not_installed
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch_geometric.data import Data
 
-__all__ = ["FORMATS", "SHEETS", "MoleculeTable", "Table", "check_columns", "check_source",
-           "is_table", "read_table", "tu_name"]  # fmt: skip
+__all__ = ["MoleculeTable", "Table", "check_columns", "check_source", "is_table", "read_table"]
 
-FORMATS = "a .csv or .tsv table, a .safetensors file of graphs, or a TU folder"
-SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
+_HINTS = dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it as CSV.") | dict.fromkeys(
+    (".pt", ".pth", ".pkl", ".pickle"),
+    "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path).",
+)
 _AT_A_TIME = 64  # rows
 
 
@@ -38,56 +39,32 @@ def is_table(path: str | Path) -> bool:
 
 
 def check_source(path: Path) -> None:
-    """Raise unless there is a file or folder that can be read."""
-    if not path.exists():
-        raise InputError(FORMATS, f"{path}, which does not exist")
-    if path.is_dir():
-        tu_name(path)
-    elif not path.is_file() or not (is_table(path) or path.suffix == ".safetensors"):
-        do = "Save it as CSV." if path.suffix in SHEETS else ""
-        if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
-            do = "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path)."
-        raise InputError(FORMATS, path.name, do)
-
-
-def tu_name(folder: Path) -> tuple[Path, str]:
-    """The folder that holds ``NAME_A.txt``, which may be ``raw`` inside, and the name."""
-    found = [*folder.glob("*_A.txt"), *folder.glob("raw/*_A.txt")]
-    if len(found) != 1:
-        got = f"{len(found)} of them" if found else "none"
-        raise InputError(f"a TU folder with one NAME_A.txt in {folder}", got, f"Pass {FORMATS}.")
-    return found[0].parent, found[0].name.removesuffix("_A.txt")
+    """Raise unless there is a file that can be read."""
+    if path.is_file() and (is_table(path) or path.suffix == ".safetensors"):
+        return
+    do = "Of a PyG dataset write one: gduq.data.save(dataset, path)." if path.is_dir() else ""
+    got = path.name if path.exists() else f"{path}, which does not exist"
+    formats = "a .csv or .tsv table, or a .safetensors file of graphs"
+    raise InputError(formats, got, do or _HINTS.get(path.suffix, ""))
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a file as texts.
-
-    Attributes:
-        path: The file.
-        frame: The rows that have all their fields, by row number, blanks around fields removed.
-        lines: The line in which each row begins, readable or not.
-        rejects: The rows that have not, by row number.
-    """
+    """The rows of a file as texts, by row number."""
 
     path: Path
-    frame: pd.DataFrame
-    lines: list[int]
-    rejects: dict[int, Reject]
+    frame: pd.DataFrame  # the rows that have all their fields, without blanks around them
+    lines: list[int]  # in which each row begins, readable or not
+    rejects: dict[int, Reject]  # the rows that have not all their fields
 
     @property
     def names(self) -> list[str]:
         """The column names; one may be there twice."""
         return list(self.frame.columns)
 
-    def fields(self, name: str, most: int | None = None) -> list[str]:
-        """What the first rows hold in a column, or in the one that `resolve_column` finds."""
-        place = self.names.index(resolve_column(self.path, self.names, name))
-        return list(self.frame.iloc[:most, place])
-
-    def by_row(self, name: str) -> dict[int, str]:
-        """What each row that can be read holds in a column, by row number."""
-        return dict(zip(self.frame.index, self.fields(name), strict=True))
+    def column(self, name: str) -> pd.Series[str]:
+        """What each row holds in the column that `resolve_column` finds, by row number."""
+        return self.frame[resolve_column(self.path, self.names, name)]
 
 
 def read_table(path: str | Path) -> Table:
@@ -99,20 +76,9 @@ def read_table(path: str | Path) -> Table:
     """
     path = Path(path)
     if not path.is_file():
-        got = "something else" if path.exists() else "no such file"
-        raise InputError(f"a table in {path}", got)
+        raise InputError(f"a table in {path}", "something else" if path.exists() else "no file")
     state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
-
-
-def check_columns(paths: Iterable[Path], names: Sequence[str]) -> None:
-    """Raise where some file has not all of the columns that answers are to keep."""
-    for path in paths if names else ():
-        if not is_table(path):
-            got = f"{path}, which has no columns"
-            raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
-        for name in names:
-            resolve_column(f"{path} to keep", read_table(path).names, name)
 
 
 @lru_cache(maxsize=4)
@@ -122,10 +88,8 @@ def _read(path: Path, *state: int) -> Table:
     # bytes that are no UTF-8 survive as surrogates, so that only their row is lost
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = file.readlines()
-    first = lines[0] if lines else ""
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    if delimiter not in first and ";" in first:
-        delimiter = ";"
+    delimiter, first = "\t" if path.suffix == ".tsv" else ",", lines[0] if lines else ""
+    delimiter = ";" if delimiter not in first and ";" in first else delimiter
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         names = [name.strip().encode(errors="replace").decode() for name in next(reader, [])]
@@ -158,17 +122,21 @@ def _read(path: Path, *state: int) -> Table:
     return Table(path, frame, begins, rejects)
 
 
+def check_columns(paths: Iterable[Path], names: Sequence[str]) -> None:
+    """Raise where some file has not all of the columns that answers are to keep."""
+    for path in paths if names else ():
+        if not is_table(path):
+            got = f"{path}, which has no columns"
+            raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
+        for name in names:
+            resolve_column(f"{path} to keep", read_table(path).names, name)
+
+
 class MoleculeTable:
     """The molecules of a table, with numbers of rows: graphs as PyG's ``from_smiles`` makes them,
-    with floats as features, so that any model takes them, and the string itself as ``smiles``.
+    with floats as features, and the string itself as ``smiles``.
 
-    Args:
-        path: The file, see `read_table`.
-        smiles: Name of the column of SMILES strings, in any case where that is clear.
-        targets: Names of the target columns; none of them means graphs without ``y``.
-        class_names: Classes in the order of their numbers, for one target column; ``None``: as
-            found. Pass those of the training set when a test set may not hold every class.
-        task: What the target columns hold; ``None``: see `gduq.data.columns.parse_targets`.
+    Arguments as `gduq.data.stream` has them; SMILES are found in any case where that is clear.
     """
 
     def __init__(
@@ -183,43 +151,43 @@ class MoleculeTable:
             raise not_installed("RDKit to read SMILES", "rdkit")
         self.table = read_table(path)
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
-        column = resolve_column(path, self.table.names, smiles, any_case=True)
-        self._smiles = self.table.by_row(column)
-        self._places = {row: place for place, row in enumerate(self._smiles)}
-        self._targets: Targets | None = None
+        self._smiles = resolve_column(path, self.table.names, smiles, any_case=True)
+        self._truth: Targets | None = None
         self.task, self.class_names = task, tuple(class_names or ())
         if self.target_names:
-            columns = [Column(name, self.table.fields(name)) for name in self.target_names]
-            self._targets = parse_targets(path, columns, task, class_names)
-            self.task, self.class_names = self._targets.task, self._targets.class_names
+            columns = [self.table.column(name) for name in self.target_names]
+            self._truth = parse_targets(path, columns, task, class_names)
+            self.task, self.class_names = self._truth.task, self._truth.class_names
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         """Rows with their numbers, some of them read ahead while the last ones are used."""
         rows = range(len(self.table.lines))
-        ahead: Future[list[Data | Reject]] | None = None
         parts = [rows[start : start + _AT_A_TIME] for start in rows[::_AT_A_TIME]]
+        done: Future[list[tuple[int, Data | Reject]]] | None = None
         with ThreadPoolExecutor(1) as thread:
-            for part in [*parts, None]:
-                done, ahead = ahead, None if part is None else thread.submit(self._read, part)
+            for part in [*parts, range(0)]:
+                ahead = thread.submit(self._read, part)
                 if done is not None:
-                    yield from zip(parts.pop(0), done.result(), strict=True)
+                    yield from done.result()
+                done = ahead
 
-    def _read(self, rows: range) -> list[Data | Reject]:
-        table, targets = self.table, self._targets
-        found: list[Data | Reject] = []
-        graphs = iter(molecules([self._smiles[row] for row in rows if row in self._smiles]))
+    def _read(self, rows: range) -> list[tuple[int, Data | Reject]]:
+        table, truth = self.table, self._truth
+        sound = [row for row in rows if row not in table.rejects]
+        graphs = dict(zip(sound, molecules(list(table.frame[self._smiles][sound])), strict=True))
+        found: list[tuple[int, Data | Reject]] = []
         for row in rows:
-            if row not in self._smiles:
-                found.append(table.rejects[row])
+            graph = graphs.get(row)
+            if graph is None:
+                found.append((row, table.rejects[row]))
                 continue
-            place, graph = self._places[row], next(graphs)
-            flaw = targets.flaws[place] if targets is not None else ""
+            flaw = "" if truth is None else truth.flaws.get(row, "")
             if flaw or isinstance(graph, str):
                 reason = graph if isinstance(graph, str) else flaw
-                text = ",".join(table.frame.iloc[place])[:200]
-                found.append(Reject(table.path.name, table.lines[row], reason, text))
+                text = ",".join(table.frame.loc[row])[:200]
+                found.append((row, Reject(table.path.name, table.lines[row], reason, text)))
                 continue
-            if targets is not None:
-                graph.y = targets.y[place : place + 1].clone()
-            found.append(graph)
+            if truth is not None:
+                graph.y = truth.y[[table.frame.index.get_loc(row)]]
+            found.append((row, graph))
         return found

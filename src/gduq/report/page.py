@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,10 +35,8 @@ def build(
 ) -> str:
     """One self-contained HTML page: no network, no script, for screens, phones and paper.
 
-    Args:
-        subjects: What to report on; the first one is what the others are compared with.
-        title: Title of the page; by default the target and the file it is learned from.
-        reproduce: The command that makes the same again.
+    The first subject is what the others are compared with. The title is by default the target and
+    the file it is learned from; ``reproduce`` is the command that makes the same again.
 
     Example:
         >>> import torch
@@ -66,8 +65,6 @@ def build(
             classes=first.example.names if first.names == ("",) else (),
             labels=tables.label_table(found),
             drawn=examples_of(drawn, split),
-            detection=tables.detection(found),
-            subgroups=tables.subgroups(found),
             targets_left_out=first.names[_BLOCKS:],
             models_left_out=[s.name for s in found[_MODELS:]],
             histograms=list(_histograms(drawn[:_MODELS])),
@@ -84,11 +81,7 @@ def write(
 ) -> Path:
     """Write a report as a page (``.html``) or as JSON (``.json``), by the ending of the file.
 
-    Args:
-        subjects: What to report on; the first one is what the others are compared with.
-        path: The file, which is also returned; it is there whole or not at all.
-        title: Title of the report; by default as in `build`.
-        reproduce: The command that makes the same again.
+    All but ``path`` is as in `build`. The file is there whole or not at all.
     """
     path, found = Path(path), as_subjects(subjects)
     if path.suffix == ".html":
@@ -139,7 +132,7 @@ def _charts(subjects: Sequence[Subject]) -> dict[str, list[Chart]]:
     panels = list(_panels(subjects))
     single = [(f"{title}: {name}" if len(named) > 1 else title, p)
               for title, named in panels for name, p in named.items()]  # fmt: skip
-    values = subjects[0].example.kind == "values"
+    values = not subjects[0].example.mean_of_parts
     diagram = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
     return {
         "reliability": _draw(panels, plots.calibration_curve, "Levels of intervals") if values
@@ -185,11 +178,10 @@ def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
     known = next((s for s in ("id_test", "id_val") if s in names), "")
     shifted = main or next((s for s in ("ood_test", "ood_val") if s in names), "")
     both = [s for s in subjects if {known, shifted} <= set(s.predictions) and known != shifted]
-    for part in tables.apart(subjects[0])[:_BLOCKS]:
-        for s in both:
-            p, q = (result_of(s, split, part).p for split in (known, shifted))
-            novel = p.novelty is not None and q.novelty is not None
-            for score in (None, "novelty") if novel else (None,):
-                draw = partial(plots.score_histograms, p, score=score, known=known)
-                panel = (f"{s.name}: {part}" if part else s.name, {shifted: q})
-                yield from _draw([panel], draw, "Uncertainty of known and shifted rows")
+    for part, s in product(tables.apart(subjects[0])[:_BLOCKS], both):
+        p, q = (result_of(s, split, part).p for split in (known, shifted))
+        novel = p.novelty is not None and q.novelty is not None
+        for score in (None, "novelty") if novel else (None,):
+            draw = partial(plots.score_histograms, p, score=score, names=(known, shifted))
+            panel = (f"{s.name}: {part}" if part else s.name, q)
+            yield from _draw([panel], draw, "Uncertainty of known and shifted rows")

@@ -63,10 +63,10 @@ def _panel(height: float, entries: int, **grid: Any) -> Iterator[tuple[Figure, A
         figure.legend(*handles, loc="outside lower center", handlelength=2.6, labelspacing=0.3)
 
 
-def _by_name(given: Predictions, alone: str = "", most: int = len(COLOURS)) -> dict[str, Any]:
-    named = dict(given) if isinstance(given, Mapping) else {alone: given}
-    if not 1 <= len(named) <= most:
-        raise InputError(f"one to {most} predictions", len(named))
+def _by_name(given: Predictions) -> dict[str, Any]:
+    named = dict(given) if isinstance(given, Mapping) else {"": given}
+    if not 1 <= len(named) <= len(COLOURS):
+        raise InputError(f"one to {len(COLOURS)} predictions", len(named))
     return named
 
 
@@ -75,11 +75,6 @@ def _line(i: int, name: str = "", measure: str = "", value: float = 0.0) -> dict
     number = f"{measure} {value:.3f}" if measure else ""
     label = f"{name} ({number})" if name and number else name or number
     return {"color": COLOURS[i], "linestyle": _DASHES[i], "label": label or None}
-
-
-def _band(axes: Axes, x: Any, low: Any, high: Any, i: int, lines: int) -> None:
-    alpha = 0.18 if lines <= 3 else 0.08
-    axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
 
 
 def _shares(values: Tensor, edges: Any) -> Any:
@@ -97,9 +92,9 @@ def _array(values: Tensor) -> Any:
     return values.detach().cpu().numpy()
 
 
-def _intervals(axes: Axes, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
+def _intervals(axes: Axes, i: int, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
     """Points with error bars; rounding may leave a length a little below 0."""
-    axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], **style)
+    axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], ecolor=(COLOURS[i], 0.4), **style)
 
 
 def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
@@ -117,16 +112,14 @@ def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
     named, start = _by_name(predictions), 1.0
     grid: Any = {"nrows": 2, "sharex": True, "height_ratios": [3.2, 1]}
     edges = np.linspace(0, 1, max(bins, 20) + 1)
-    strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
     with _panel(3.3, len(named), **grid) as (figure, (upper, lower)):
         upper.plot([0, 1], [0, 1], **_DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.reliability(p, bins=bins, strict=False)
             parts = curve.confidence, curve.accuracy, curve.low, curve.high
             line = _line(i, name, "ECE", metrics.ece(p, bins=bins, strict=False))
-            _intervals(upper, *(_array(part[curve.rows > 0]) for part in parts), **line,
-                       capsize=cap, marker=_MARKERS[i], elinewidth=0.7,
-                       ecolor=(COLOURS[i], strength))  # fmt: skip
+            _intervals(upper, i, *(_array(part[curve.rows > 0]) for part in parts), **line,
+                       marker=_MARKERS[i], elinewidth=0.7)  # fmt: skip
             lower.stairs(_shares(p.confidence, edges), edges, **_line(i))
             start = min(start, float(p.confidence.min()))
         start = max(0.0, np.floor(start * 10) / 10)
@@ -147,7 +140,8 @@ def calibration_curve(predictions: Predictions) -> Figure:
         for i, (name, p) in enumerate(named.items()):
             x, y, low, high = map(_array, metrics.calibration_curve(p))
             axes.plot(x, y, **_line(i, name, "area", metrics.miscalibration_area(p)))
-            _band(axes, x, low, high, i, len(named))
+            alpha = 0.18 if len(named) <= 3 else 0.08
+            axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
         axes.set(xlabel="level of the interval", ylabel="share of the truth in it", xlim=(0, 1),
                  ylim=(0, 1.01))  # fmt: skip
     return figure
@@ -156,15 +150,7 @@ def calibration_curve(predictions: Predictions) -> Figure:
 def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure:
     """Predicted against true values with intervals; those that miss the truth are hollow.
 
-    Args:
-        p: Predictions of one value with targets; of several, pass ``p.column(t)``.
-        level: Level of the intervals.
-        most: Rows that are drawn, evenly chosen where there are more.
-
-    Example:
-        >>> p = ValuePrediction(torch.zeros(9, 2), target=torch.linspace(-2, 2, 9))
-        >>> parity(p).axes[0].get_xlabel()
-        'true value'
+    For one value (of several, ``p.column(t)``). At most ``most`` rows are drawn, evenly chosen.
     """
     share = f"{100 * level:g} % intervals: {100 * metrics.coverage(p, level):.0f} % hold the truth"
     part = p[torch.from_numpy(_thinned(len(p), most))]
@@ -173,10 +159,9 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure
     held = (low <= truth) & (truth <= high)
     with _panel(3.3, 2) as (figure, axes):
         for i, (rows, label) in enumerate(((held, share), (~held, "the others"))):
-            _intervals(axes, truth[rows], mean[rows], low[rows], high[rows], fmt="o",
+            _intervals(axes, i, truth[rows], mean[rows], low[rows], high[rows], fmt="o",
                        color=COLOURS[i], markersize=2.5, elinewidth=0.5, label=label,
-                       markerfacecolor="white" if i else COLOURS[0],
-                       ecolor=(COLOURS[i], 0.35))  # fmt: skip
+                       markerfacecolor="white" if i else COLOURS[0])  # fmt: skip
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
         pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
         both = (ends[0] - pad, ends[1] + pad)
@@ -192,12 +177,6 @@ def risk_coverage(predictions: Predictions) -> Figure:
 
     For classes, or one value, of which it is the RMSE of the answers. Lower is better; the grey
     line of a single prediction is what a perfect ranking would reach. The legend names each AURC.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
-        >>> risk_coverage({"vanilla": p, "anchored": p}).axes[0].get_xlabel()
-        'coverage'
     """
     named, top = _by_name(predictions), 0.0
     squared = isinstance(next(iter(named.values())), ValuePrediction)
@@ -221,43 +200,30 @@ def risk_coverage(predictions: Predictions) -> Figure:
 
 
 def score_histograms(
-    p_id: Prediction, p_ood: Predictions, score: str | None = None, *, known: str = "ID"
-) -> Figure:
-    """The distribution of an OOD score on ID and OOD rows, and its AUROC.
+    p_id: Prediction, p_ood: Prediction, score: str | None = None, *,
+    names: tuple[str, str] = ("ID", "OOD"),
+) -> Figure:  # fmt: skip
+    """The distribution of an OOD score (of `gduq.ood.score`) on ID and OOD rows, and its AUROC.
 
     Where most rows share one bar, as confident models have it, the shares are on a logarithmic
-    scale.
-
-    Args:
-        p_id: Predictions on ID rows.
-        p_ood: Predictions on OOD rows, or up to six sets of them by name.
-        score: As in `gduq.ood.score`.
-        known: What the ID rows are called.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> sure, unsure = ClassPrediction(torch.eye(3) * 9), ClassPrediction(torch.eye(3))
-        >>> score_histograms(sure, unsure, "entropy").axes[0].get_xlabel()
-        'entropy'
+    scale. ``names`` is what the two sets are called.
     """
     score = score or p_id.ood_scores[0]
-    sets = {known: p_id, **_by_name(p_ood, "OOD", most=6)}
-    scores = {name: ood.score(p, score) for name, p in sets.items()}
-    every = np.concatenate([_array(s) for s in scores.values()])
+    scores = [ood.score(p, score) for p in (p_id, p_ood)]
+    every = np.concatenate([_array(s) for s in scores])
     low, high = np.quantile(every, [0.0, 0.995])  # a few far rows should not flatten the rest
-    edges = np.linspace(low, high if high > low else low + 1.0, 41 if len(sets) <= 3 else 21)
-    with _panel(2.0, len(sets)) as (figure, axes):
-        for i, (name, values) in enumerate(scores.items()):
+    edges = np.linspace(low, high if high > low else low + 1.0, 41)
+    with _panel(2.0, 2) as (figure, axes):
+        for i, (name, values) in enumerate(zip(names, scores, strict=True)):
             heights = _shares(values.clamp(max=float(edges[-1])), edges)
-            if len(sets) <= 3:
-                axes.stairs(heights, edges, fill=True, color=COLOURS[i], alpha=0.2)
-            auroc = ("AUROC", metrics.auroc(scores[known], values)) if i else ()
+            axes.stairs(heights, edges, fill=True, color=COLOURS[i], alpha=0.2)
+            auroc = ("AUROC", metrics.auroc(*scores)) if i else ()
             axes.stairs(heights, edges, **_line(i, name, *auroc))
         called = {"msp": "1 − confidence", "std": "standard deviation"}.get(score, score)
         axes.set(xlabel=called, ylabel="share of rows", ylim=(0, None))
         if axes.get_ylim()[1] > _PILE:
-            axes.set(yscale="log", ylabel="share of rows (log)")
-            axes.set_ylim(0.5 / min(map(len, scores.values())), 1.3)
+            least = 0.5 / min(map(len, scores))
+            axes.set(yscale="log", ylabel="share of rows (log)", ylim=(least, 1.3))
     return figure
 
 
@@ -279,11 +245,8 @@ _NOISE = re.compile(
 def to_svg(figure: Figure, label: str) -> str:
     """A Matplotlib figure for a page with the colours ``--s0`` to ``--s5``, ``--ink`` and so on.
 
-    Text stays text, nothing is loaded or run, and two figures of a page share no id.
-
-    Args:
-        figure: The figure.
-        label: What it shows, for readers who cannot see it.
+    Text stays text, nothing is loaded or run, and two figures of a page share no id. ``label`` is
+    what it shows, for readers who cannot see it.
 
     Example:
         >>> from gduq.prediction import ClassPrediction

@@ -29,8 +29,7 @@ def subject_from_run(
     Args:
         path: A run folder, as `gduq.runs.run.run` leaves it.
         name: What to call it; by default what the title of its config says of the model.
-        data: Also load the data, for drawn molecules and subgroups; where the data is gone the
-            report does without.
+        data: Also load the data, for drawn molecules; where it is gone the report does without.
     """
     folder = path if isinstance(path, RunFolder) else RunFolder(path)
     predictions, info, config = folder.predictions(), folder.info, folder.config

@@ -37,10 +37,9 @@ def is_clear(found: Interval | None) -> bool:
 def mean_over_runs(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> Interval:
     r"""The mean of a number over n training runs, judged on the same rows.
 
-    Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
-    intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
-    none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
-    errors do, in squares. No interval leaves the range of its measure, where that has one.
+    Half-widths of the intervals over rows are averaged (averaging runs removes none of the noise of
+    the rows); with :math:`t\,s/\sqrt n` of the runs' values they add as independent errors do, in
+    squares. No interval leaves the range of its measure, where that has one.
 
     Example:
         >>> mean_over_runs([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
@@ -77,7 +76,7 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
     runs = list(subjects)
     if len(runs) == 1:
         return runs[0]
-    first, seeds = runs[0], list(_by_seed(runs))
+    first, seeds = runs[0], [_seed(run) for run in runs]
     table, level = first.result.table.drop_duplicates(KEYS), first.sampling["level"]
     means = [mean_over_runs([run.numbers[key] for run in runs if key in run.numbers], level, key[1])
              for key in first.numbers]  # fmt: skip
@@ -93,8 +92,8 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
     )
 
 
-def _by_seed(runs: Sequence[Subject]) -> dict[Any, Subject]:
-    return {(run.config or {}).get("seed", i): run for i, run in enumerate(runs)}
+def _seed(run: Subject) -> object:
+    return (run.config or {}).get("seed")
 
 
 def _pairs(first: Subject, other: Subject) -> Sequence[tuple[Subject, Subject]]:
@@ -102,8 +101,7 @@ def _pairs(first: Subject, other: Subject) -> Sequence[tuple[Subject, Subject]]:
     one, two = first.each_run, other.each_run
     if min(len(one), len(two)) == 1:
         return list(product(one, two))
-    mine, theirs = _by_seed(one), _by_seed(two)
-    common = [(mine[seed], theirs[seed]) for seed in theirs if seed in mine]
+    common = [(a, b) for a, b in product(one, two) if _seed(a) == _seed(b)]
     return common if len(common) > 1 else list(zip(one, two, strict=False))
 
 

@@ -31,12 +31,12 @@ class Subject:
 
     Args:
         name: What it is called; shown as it is.
-        predictions: By split: ``id_val``, ``id_test``, ``ood_val``, ``ood_test``, severities such
-            as ``"rotation=10"``, or any other name.
+        predictions: By split: ``id_val``, ``id_test``, ``ood_val``, ``ood_test``, steps of a
+            growing shift such as ``"rotation=10"``, the mildest first, or any other name.
         cost: Such as ``train_seconds`` and ``predict_seconds``; shown as ratios to the first
             subject, so any unit will do.
         config: What it was made with; shown as JSON.
-        splits: The data, for drawn molecules and subgroups.
+        splits: The data, for drawn molecules.
         evaluation: What `gduq.evaluate` found; computed when missing.
         info: Versions and machine of the run; those of this process when missing.
         runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled`
@@ -78,9 +78,8 @@ class Subject:
         """The evaluation given, or made now."""
         if self.evaluation is not None:
             return self.evaluation
-        shifted = [n for n in self.predictions if n.startswith("ood") or _severity(n) is not None]
-        groups = self.splits is not None
-        return evaluate(self.predictions, self.splits, ood=shifted, subgroups=groups)
+        shifted = [n for n in self.predictions if n.startswith("ood") or "=" in n]
+        return evaluate(self.predictions, ood=shifted)
 
     def rows(self, kind: str) -> pd.DataFrame:
         """What the evaluation measured of one kind."""
@@ -160,34 +159,23 @@ def as_subjects(subjects: Subject | Iterable[Subject]) -> list[Subject]:
 # -- splits --------------------------------------------------------------------------------------
 
 
-def _severity(split: str) -> float | None:
-    """How far a growing shift has come, in a name such as ``"rotation=10"``."""
-    try:
-        return float(split.partition("=")[2])
-    except ValueError:
-        return None
-
-
 def split_names(subjects: Sequence[Subject]) -> list[str]:
     """Splits of the report in reading order, without training data."""
     found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
-    severe = [(s.partition("=")[0], level, s) for s in found if (level := _severity(s)) is not None]
-    growing = [s for _, _, s in sorted(severe)]
-    known = [s for s in SPLIT_NAMES if s in found]
-    return [*known, *(s for s in found if s not in {*known, *growing}), *growing]
+    return [*(s for s in SPLIT_NAMES if s in found), *(s for s in found if s not in SPLIT_NAMES)]
 
 
 def main_split(subjects: Sequence[Subject], part: str | None = None) -> str | None:
     """The split the verdict is about: the shifted test data if there is any, with labels."""
     labelled = [s for s in split_names(subjects) if subjects[0].labelled(s, part) is not None]
-    severe = [s for s in labelled if _severity(s) is not None]
+    severe = [s for s in labelled if "=" in s]
     wanted = ["ood_test", *severe[-1:], "ood_val", "id_test", *labelled]
     return next((s for s in wanted if s in labelled), None)
 
 
 def situation(subject: Subject, split: str) -> str:
     """How a sentence calls the situation of a split: ``Under size shift``."""
-    if _severity(split) is not None:
+    if "=" in split:
         return f"At {split}"
     if not split.startswith("ood"):
         return "On data like its training data" if split.startswith("id") else f"On {split}"

@@ -1,9 +1,8 @@
-"""The tables of a report: scorecards, labels, groups of rows, detection of shift."""
+"""The tables of a report: scorecards, and labels one by one."""
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +17,15 @@ from gduq.report.results import (
     in_words,
     result_of,
 )
-from gduq.report.subject import UNKNOWN, Subject, main_split, split_names
+from gduq.report.subject import Subject, main_split, split_names
 
-__all__ = ["ReportTable", "TableCell", "apart", "detection", "label_table", "scorecards",
-           "subgroups"]  # fmt: skip
+__all__ = ["ReportTable", "TableCell", "apart", "label_table", "scorecards"]
 
 _BESIDE = 3  # subjects side by side
 _OF_LABEL = [COLUMNS[n] for n in ("roc_auc", "average_precision", "balanced_accuracy", "ece")]
 _FEW = "“–” instead of an interval: too few positives, or too few rows of a class, to resample."
 _LABELS = "Hold average precision against the share of yes: that is what guessing gets. Labels with"
 _STYLES = {"number": (1.0, ".3f"), "share": (100.0, ".1f"), "points": (100.0, "+.1f")}
-_LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,12 @@ class TableCell:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table with a caption; the first column names the rows, columns after ``words`` count."""
+    """A table with a caption; the first column names the rows, the others hold numbers."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     note: str = ""
-    words: int = 1
 
 
 def _number(
@@ -146,41 +142,3 @@ def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
     columns = ("Label", "Rows", "Yes,\u00a0%", *heads)
     note = f"{_LABELS} one answer only have no ROC-AUC. {_FEW}"
     return ReportTable(f"Labels of {split}", columns, rows, note)
-
-
-def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
-    """Groups of rows of the main split, by what graphs say."""
-    split, found = main_split(subjects), []
-    for part in apart(subjects[0]):
-        shown, rows = _results(subjects, split, part)[:_BESIDE], []
-        if not shown:
-            continue
-        table, start = shown[0].subject.rows("subgroups"), f"{part}: " if part else ""
-        table = table[(table["split"] == split) & table["variant"].str.startswith(start)]
-        pairs = [(c, one) for c in shown[0].columns if c.measure in set(table["measure"])
-                 for one in shown]  # fmt: skip
-        for variant, size in table.groupby("variant", sort=False)["rows"].first().items():
-            values = [one.subject.numbers.get((one.split, c.measure, "none", variant), UNKNOWN)
-                      for c, one in pairs]  # fmt: skip
-            group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", variant.removeprefix(start))
-            cells = [_number(value, c.style) for value, (c, _) in zip(values, pairs, strict=True)]
-            rows.append((TableCell(group), TableCell(f"{int(size):,}", float(size)), *cells))
-        heads = [_head(c, one, named=len(subjects) > 1) for c, one in pairs]
-        note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
-        title = f"Parts of {split}: {part}" if part else f"Parts of {split}"
-        found.append(ReportTable(title, ("Group", "Rows", *heads), rows, note))
-    return [table for table in found if table.rows]
-
-
-def detection(subjects: Sequence[Subject]) -> ReportTable | None:
-    """How well each uncertainty tells shifted rows from those of known kind."""
-    rows = []
-    for subject in subjects:
-        table = subject.rows("ood")
-        keys = table[table["calibrator"] == "none"][["split", "variant", "against"]]
-        for split, score, against in keys.drop_duplicates().itertuples(index=False):
-            found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
-            words = (subject.name, score, f"{split} against {against}")
-            rows.append((*map(TableCell, words), *map(_number, found)))
-    columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return ReportTable("Telling shifted rows apart", columns, rows, words=3) if rows else None

@@ -83,7 +83,7 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
         )
     points += [_changed(facts, other) for other in subjects[1:]]
     rule = next(rule for rule in RULES if rule.applies(facts))
-    advice = Advice(rule.action, in_words(rule.words, facts), rule.command(facts))
+    advice = Advice(rule.action, in_words(rule.words, facts), _command(facts, rule.command))
     headline, note = in_words("headline", facts), in_words("note", facts)
     return Verdict(headline, facts.tone, tuple(points), note, advice)
 
@@ -174,51 +174,42 @@ class _Facts:
 # -- rules
 
 
-def _command(subject: Subject, command: str, *words: str) -> str:
-    """What to type next; empty without a run folder."""
-    run = subject.each_run[0].folder
-    return shlex.join(["gduq", command, run, *words]) if run else ""
-
-
-def _calibrate(facts: _Facts) -> str:
-    method = facts.first.example.calibrator
-    return _command(facts.first, "calibrate", "--method", method, "-o", CALIBRATED)
-
-
-def _predict(facts: _Facts, *more: str) -> str:
-    subject = facts.better[1] if facts.better else facts.first
-    if subject.splits is not None and subject.splits.train.task != "graph":
-        return ""  # files of new rows hold graphs
-    data = (subject.config or {}).get("data")
-    table = isinstance(data, Mapping) and data.get("smiles")
-    new = "new.csv" if table else "new.safetensors"
-    return _command(subject, "predict", new, "-o", "answers.csv", *more)
-
-
-def _nothing(_: _Facts) -> str:
-    return ""
-
-
 class Rule(NamedTuple):
     """When it applies, what it advises, the macro of words.j2 that says why, and what to type."""
 
     applies: Callable[[_Facts], object]
     action: Action
     words: str
-    command: Callable[[_Facts], str] = _predict
+    command: str = ""
 
 
+_PREDICT = "predict RUN NEW -o answers.csv"
 RULES: tuple[Rule, ...] = (
-    Rule(lambda f: f.better, "switch", "switch"),
-    Rule(lambda f: f.here.too_few, "collect", "too_few"),
-    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", _nothing),
-    Rule(lambda f: f.can_calibrate, "calibrate", "calibrate", _calibrate),
-    Rule(lambda f: f.here.faults and f.here.is_ranked, "rank", "rank"),
-    Rule(lambda f: f.is_too_sure, "collect", "too_sure",
-         lambda f: _predict(f, *["--max-novelty", "0.95"] * f.finds_shift)),
-    Rule(lambda f: f.here.faults, "collect", "of_little_use", _nothing),
-    Rule(lambda f: True, "keep", "keep"),
+    Rule(lambda f: f.better, "switch", "switch", _PREDICT),
+    Rule(lambda f: f.here.too_few, "collect", "too_few", _PREDICT),
+    Rule(lambda f: not f.here.has_skill, "collect", "no_skill"),
+    Rule(lambda f: f.can_calibrate, "calibrate", "calibrate",
+         f"calibrate RUN --method METHOD -o {CALIBRATED}"),
+    Rule(lambda f: f.here.faults and f.here.is_ranked, "rank", "rank", _PREDICT),
+    Rule(lambda f: f.is_too_sure and f.finds_shift, "collect", "too_sure",
+         f"{_PREDICT} --max-novelty 0.95"),
+    Rule(lambda f: f.is_too_sure, "collect", "too_sure", _PREDICT),
+    Rule(lambda f: f.here.faults, "collect", "of_little_use"),
+    Rule(lambda f: True, "keep", "keep", _PREDICT),
 )  # fmt: skip
+
+
+def _command(facts: _Facts, command: str) -> str:
+    """What to type next; empty without a run folder."""
+    subject = facts.better[1] if facts.better else facts.first
+    run, data = subject.each_run[0].folder, (subject.config or {}).get("data")
+    nodes = subject.splits is not None and subject.splits.train.task != "graph"
+    if not run or not command or (nodes and "NEW" in command):  # files of new rows hold graphs
+        return ""
+    table = isinstance(data, Mapping) and data.get("smiles")
+    words = {"RUN": run, "NEW": "new.csv" if table else "new.safetensors"}
+    words["METHOD"] = subject.example.calibrator
+    return shlex.join(["gduq", *(words.get(word, word) for word in command.split())])
 
 
 def _changed(facts: _Facts, other: Subject) -> Statement:

@@ -39,8 +39,8 @@ class Part(BaseModel):
 class DataConfig(Part):
     """What to learn from: a dataset by ``name``, as `gduq.data.load` takes it, or one's own data.
 
-    Own data has a ``source``: a table of molecules (.csv, .tsv), a TU folder, a .safetensors file
-    of graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
+    Own data has a ``source``: a table of molecules (.csv, .tsv), a .safetensors file of
+    graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
     inferred from the table. A source is known by the digest of its content, wherever it lies.
 
     Args:

@@ -102,7 +102,7 @@ def read_graphs(items: Sequence[Any], limits: Limits, rdkit: RDKitProcess) -> li
     """
     short = [isinstance(item, str) and len(item) <= limits.smiles for item in items]
     texts = [item.strip() for item, is_short in zip(items, short, strict=True) if is_short]
-    molecules = iter(rdkit.read([texts])[0] if texts else ())
+    molecules = iter(rdkit.read(texts) if texts else ())
     found = (next(molecules) if is_short else i for i, is_short in zip(items, short, strict=True))
     return [_graph(item, limits) for item in found]
 

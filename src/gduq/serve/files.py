@@ -61,7 +61,7 @@ def predict_files(
     batch_size: int = 256,
     notify: Callable[[int], None] = lambda _: None,
 ) -> Served:
-    """Answer for all graphs of some files or TU folders, ``batch_size`` in memory at a time.
+    """Answer for all graphs of some files, ``batch_size`` in memory at a time.
 
     A graph that cannot be read, or that the model refuses, is listed with the reason and left out.
     Both files are written atomically, at the end: an error leaves neither. If no graph could be
@@ -69,7 +69,7 @@ def predict_files(
 
     Args:
         service: The model.
-        sources: Files or folders, as `gduq.data.stream` reads them. Labels in them are not used.
+        sources: Files, as `gduq.data.stream` reads them. Labels in them are not used.
         output: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``; replaced if it exists.
         rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
         table: How the sources are read and what of a row is kept; by default the SMILES.
@@ -79,7 +79,7 @@ def predict_files(
     path, inputs = check_output(Path(output).expanduser()), [Path(s).expanduser() for s in sources]
     for source in inputs:
         if not source.exists():
-            raise InputError("a folder or file of graphs", f"{source}, which does not exist")
+            raise InputError("a file of graphs", f"{source}, which does not exist")
     listed = outputs.rejects_path(path, rejects)
     outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
     table = table or InputTable.of(inputs)
@@ -193,7 +193,7 @@ class InputTable:
         """The rows of a source, some at a time."""
         kept: list[dict[int, str]] = [{} for _ in self.keep]
         if is_table(source):
-            kept = [read_table(source).by_row(name) for name in self.keep]
+            kept = [read_table(source).column(name).to_dict() for name in self.keep]
         items = stream(source, smiles=self.smiles)
         rows = (InputRow(row, graph, tuple(k.get(row, "") for k in kept)) for row, graph in items)
         while part := list(islice(rows, size)):
