@@ -66,24 +66,3 @@ def test_mistakes_are_one_sentence(model, like, tmp_path):
         refused(*words)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused("serve", model, "--port", taken.getsockname()[1])
-
-
-def test_what_a_calibrator_says_is_in_the_file(model, like, tmp_path):
-    net, _ = gduq.load(model)
-    both, new = tmp_path / "calibrated", graphs(6, 4)
-    fitted = gduq.calibration.VectorScaling().fit(gduq.predict(net, graphs(25, 2)))
-    gduq.save(net, both, fitted)
-    run("export", both, "-o", tmp_path / "model.pt2", "--like", like)
-    program, whole = torch.export.load(tmp_path / "model.pt2").module(), Batch.from_data_list(new)
-    said = program(x=whole.x, edge_index=whole.edge_index, sizes=whole.ptr.diff())
-    p = gduq.predict(net, new)
-    torch.testing.assert_close(said["probs"], fitted(p).probs, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(said["probs"], p.probs, atol=1e-3)
-
-
-def test_a_calibrator_that_reads_the_graph_is_not_lost_in_silence(model, like, tmp_path):
-    net, both = gduq.load(model)[0], tmp_path / "calibrated"
-    gduq.save(net, both, gduq.calibration.CaGCN(graphs(1, 2)[0]).neutral(2, 1))
-    words = ("export", both, "-o", tmp_path / "model.pt2", "--like", like)
-    refused(*words)
-    assert not (tmp_path / "model.pt2").exists()

@@ -205,7 +205,7 @@ def test_runs(run, data):
             (other_arrays if path.suffix == ".npz" else other_values)(path, data)
         found = RunFolder(run)
         _ = found.history
-        assert subject_from_run(found, data=False).result.to_markdown()
+        assert subject_from_run(found, data=False).result.to_json()
     except InputError as error:
         one_sentence(error)
     finally:

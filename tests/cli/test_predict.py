@@ -18,7 +18,7 @@ from gduq.errors import InputError
 from gduq.serve import files
 from gduq.serve.files import predict_files
 from gduq.serve.service import Service, Settings
-from tests.cli.cases import CLASSES, anchored, bundle, network, refused, ring, rings, run, spoilt
+from tests.cli.cases import CLASSES, anchored, bundle, refused, ring, rings, run, spoilt
 
 PLAIN = ["file", "row", "label", "class", "confidence", "entropy", "aleatoric", "epistemic",
          "spread", "prob_small", "prob_large", "ood_score"]  # fmt: skip
@@ -133,23 +133,6 @@ def test_json_for_machines(tmp_path, model, graphs, known):
     done = json.loads(run(*words).stdout)
     assert done["shift_pvalue"] < 0.01
     assert len(done["notes"]) == 1
-
-
-def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
-    net = network(head="mlp")
-    train, val = rings(80, seed=7), rings(40, seed=8)
-    gduq.fit(net, train, val, epochs=2, progress=False)
-    model = gduq.anchor(net, num_anchors=4)
-    gduq.fit(model, train, val, progress=False)
-    path, out = gduq.save(model, tmp_path / "fitted", class_names=CLASSES), tmp_path / "out.jsonl"
-    run("predict", path, graphs, "-o", out)
-    rows = rows_of(out)
-    assert list(rows[0])[2:5] == ["novelty", "label", "class"]
-    wanted = gduq.predict(model, rings(30, seed=1)).novelty
-    torch.testing.assert_close(torch.tensor([row["novelty"] for row in rows]), wanted)
-    assert [row["ood_score"] for row in rows] == [row["novelty"] for row in rows]
-    run("predict", path, graphs, "-o", out, "--force", "--ood-score", "energy")
-    assert rows_of(out)[0]["ood_score"] != rows[0]["ood_score"]
 
 
 # -- formats in ----------------------------------------------------------------------------------
@@ -380,9 +363,3 @@ def test_settings_are_checked():
         for bad in (float("nan"), 7):
             with pytest.raises(InputError):
                 Settings(**{name: bad})
-
-
-def test_class_names_must_fit():
-    service = Service(anchored(), class_names=["one"])
-    with pytest.raises(InputError):
-        service.columns(service.answer(rings(3)))

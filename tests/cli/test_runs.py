@@ -12,7 +12,7 @@ from gduq.bundle import load_reference
 from gduq.calibration import GATS, CaGCN, VectorScaling
 from gduq.data import names, save
 from gduq.errors import InputError
-from gduq.evaluation import corrupted_predictions, evaluate
+from gduq.evaluation import corrupted_predictions
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, anchored, bundle, refused, rings, run
@@ -113,23 +113,16 @@ def test_corrupted_copies_from_the_command_line(trained, splits, tmp_path):
     model, calibrator = gduq.load(tmp_path / "bundle")
     p = RunFolder(trained).predictions()["id_val"]
     copies = corrupted_predictions(model, splits.id_val)
-    expected = VectorScaling(missing="keep").fit(p, corrupted=copies).state()["weight"]
+    expected = VectorScaling().fit(p, corrupted=copies).state()["weight"]
     torch.testing.assert_close(calibrator.state()["weight"], expected)
     known = load_reference(tmp_path / "bundle")  # the labelled rows stay with it
     assert len(known) == len(load_reference(trained / "bundle")) > 0
-    found = gduq.Evaluation.from_json(run("evaluate", trained, "--json").stdout)
-    wanted = evaluate(model, splits, [COPIES], resamples=10)
-    for measure, variant in (("nll", ""), ("set_size", "lac"), ("error", "threshold")):
-        where = ("ood_test", measure, COPIES, variant)
-        assert found.value(*where).value == pytest.approx(wanted.value(*where).value)
 
 
 def test_evaluate_shows_and_writes(trained, tmp_path):
     shown = run("evaluate", trained).stdout
     assert shown.split()[0] == "split"
     assert max(map(len, shown.splitlines())) < 120
-    run("evaluate", trained, "-o", tmp_path / "e.md")
-    assert "## Metrics" in (tmp_path / "e.md").read_text()
     run("evaluate", trained, "--subgroups", "-o", tmp_path / "e.json")
     again = gduq.Evaluation.from_json(tmp_path / "e.json")
     assert again.value("id_test", "accuracy").value >= 0
@@ -186,7 +179,6 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
         ("train", NAME, "--method", "magic"),
         ("calibrate", trained, "--method", "vectro"),
         ("calibrate", trained, "--method", "gats", "--method", "vector", "-o", out),
-        ("calibrate", trained, "--method", "t2", "-o", out),
         ("calibrate", tmp_path),
         ("calibrate", nowhere),
         ("evaluate", nowhere),
@@ -212,7 +204,7 @@ def commands(trained, folder):
     yield "predict", model, new, "-o", folder / "p.csv", "--rejects", folder / "r.csv"
     yield "export", model, "--like", new, "-o", folder / "m.pt2"
     yield "report", trained, "-o", folder / "r.html"
-    yield "evaluate", trained, "-o", folder / "e.md"
+    yield "evaluate", trained, "-o", folder / "e.json"
     yield "calibrate", trained, "--method", "vector", "-o", folder / "calibrated"
     yield "demo", "--seeds", 1, "--epochs", 1, "--output", folder
 

@@ -68,27 +68,6 @@ def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
         assert -12 < p.mean.item() < 0
 
 
-def test_asked_again_nothing_is_repeated_and_a_config_says_the_same(root, tmp_path):
-    path = table(tmp_path / "same.csv", "values", 60)
-    options = ("--by", "group=lab", "--method", "plain", "--seed", "3")
-    first = train(path, root, *options).stdout
-    (folder,) = root.glob("same-*")
-    stamp = (folder / "finished").stat().st_mtime_ns
-    assert train(path, root, *options).stdout == first
-    config = tmp_path / "run.toml"
-    config.write_text(
-        f'seed = 3\nresamples = 20\n[data]\nsource = "{path}"\nby = "group=lab"\n'
-        '[method]\nkind = "vanilla"\n[training]\nepochs = 2\n'
-        "[model]\nhidden_channels = 8\nnum_layers = 2\n"
-    )
-    told = json.loads(run("train", config, "--root", root, "--json", code=3).stdout)
-    assert told["run"] == str(folder)
-    assert told["rejected"] == 1
-    assert told["kind"] == "values"
-    assert {row["split"] for row in told["scores"]} == {"id_val", "id_test", "ood_test"}
-    assert (folder / "finished").stat().st_mtime_ns == stamp
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["head", "paper", "thawed", "ensemble", "mcdropout", "laplace"])
 def test_methods_for_molecules(method, root):

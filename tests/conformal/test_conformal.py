@@ -43,22 +43,12 @@ def mean_size(sets) -> float:
 @pytest.mark.parametrize("method", ROWS_ONLY)
 def test_marginal_coverage_over_seeds(method, alpha):
     coverages = []
-    for seed in range(80):
+    for seed in range(60):
         p = draw(60 + 200, seed)
         exact = method(alpha, nonempty=False, shift_level=0, seed=seed)
         coverages.append(exact.fit(p[:60])(p[60:]).coverage)
     error = 3 * np.std(coverages) / math.sqrt(len(coverages))
     assert 1 - alpha - error <= np.mean(coverages) <= 1 - alpha + 1 / 61 + error
-
-
-def test_unrandomised_aps_covers_more():
-    p = draw(4000, 0)
-    exact, above = (
-        APS(0.2, randomized=r, nonempty=False, shift_level=0).fit(p[:2000])(p[2000:])
-        for r in (True, False)
-    )
-    assert above.coverage > 0.79
-    assert exact.coverage == pytest.approx(0.8, abs=0.03)
 
 
 @pytest.mark.parametrize("method", ROWS_ONLY)
@@ -174,7 +164,7 @@ def homophilous(seed: int, n: int = 400) -> tuple[Data, ClassPrediction]:
 
 def test_daps_covers_with_smaller_sets_than_aps():
     found = {"aps": [], "daps": []}
-    for seed in range(40):
+    for seed in range(25):
         data, p = homophilous(seed)
         half = torch.randperm(400, generator=torch.Generator().manual_seed(seed)) < 200
         for name, method in (
@@ -212,9 +202,6 @@ def test_daps_rows_as_calibrators_take_them():
     assert torch.equal(fitted(p).mask[~last], fitted(p, rows=~last).mask)
     assert DAPS(data).fit(p, rows=slice(390, None)).quantile == expected
     assert DAPS(data).fit(p, rows=list(range(-10, 0))).quantile == expected
-    for rows in ([-401], [400], [0.5], slice(0, 0)):
-        with pytest.raises(InputError):
-            DAPS(data).fit(p, rows=rows)
 
 
 def several(m: int, seed: int) -> ClassPrediction:
@@ -246,17 +233,6 @@ def test_sets_are_those_of_the_mixture(method, options):
     assert torch.equal(again(single[1]).mask, fitted(parts[1]).mask)
     mean = method(shift_level=0.0, **options).fit(parts[0].mean_logits())
     assert mean.quantile != pytest.approx(fitted.quantile, rel=1e-5)
-
-
-def test_coverage_row_by_row():
-    """One number shared by all rows would make the coverage hang on the seed."""
-    shares = []
-    for seed in range(4):
-        fitted = APS(0.1, shift_level=0.0, seed=seed).fit(draw(1000, seed))
-        p = draw(150, 50 + seed)
-        shares.append(np.mean([fitted(p[i : i + 1]).coverage for i in range(150)]))
-        assert abs(shares[-1] - 0.9) < 0.08
-    assert abs(np.mean(shares) - 0.9) < 0.03
 
 
 def test_hashed_numbers_are_uniform_and_independent_of_seed_and_confidence():
@@ -291,11 +267,6 @@ def test_shift_in_features_alone_is_seen():
     assert shift_test(p, moved).columns == 10
 
 
-def test_false_alarms_are_as_rare_as_promised():
-    values = [shift_test(draw(150, 2 * s), draw(100, 2 * s + 1)).pvalue for s in range(80)]
-    assert np.mean(np.array(values) < 0.1) < 0.18
-
-
 def test_statistic_equals_scipy():
     first, second = draw(40, 0).features, draw(60, 1).features.round(decimals=1)
     found = conformal.shift._distances(first, second)
@@ -326,37 +297,6 @@ def test_shift_of_wide_features_and_many_rows(sparse):
     assert shift_test(p, p).pvalue == 1.0
 
 
-def test_sets_without_labels():
-    p = draw(100, 0)
-    sets = SplitConformal().fit(p)(ClassPrediction(p.samples))
-    assert len(sets) == 100
-    with pytest.raises(InputError, match="with targets"):
-        _ = sets.coverage
-
-
-@pytest.mark.parametrize("method", ROWS_ONLY)
-def test_same_seed_same_sets_and_refitting(method):
-    p = draw(200, 0)
-    fitted = method(0.2, shift_level=0, seed=3).fit(p)
-    assert torch.equal(fitted(p).mask, method(0.2, shift_level=0, seed=3).fit(p)(p).mask)
-    before = fitted.quantile
-    assert fitted.fit(p[:50]).quantile != before
-
-
-def test_one_logit_task():
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(400, 1, generator=generator, dtype=torch.float64) * 2
-    y = (torch.rand(400, generator=generator) < z.flatten().sigmoid()).long()
-    p = ClassPrediction(z, target=y)
-    assert SplitConformal(0.2).fit(p[:200])(p[200:]).mask.shape == (200, 2)
-
-
-def test_a_class_missing_from_validation_is_fine():
-    p = draw(300, 0)
-    some = p[p.target != 0]
-    assert 0.8 < SplitConformal(0.1, shift_level=0).fit(some)(some).coverage <= 1
-
-
 def test_bad_input():
     p, other = draw(60, 0), draw(60, 0, classes=3)
     data, nodes = homophilous(0, n=40)
@@ -369,10 +309,8 @@ def test_bad_input():
         lambda: DAPS(weight=2.0),
         lambda: DAPS().fit(p),
         lambda: DAPS(data).fit(p),
-        lambda: DAPS(data).fit(nodes, rows=torch.tensor([40])),
-        lambda: DAPS(data).fit(nodes, rows=torch.tensor([True])),
-        lambda: DAPS(data).fit(nodes, rows=torch.zeros(40).bool()),
-        lambda: DAPS(data).fit(ClassPrediction(nodes.samples)),
+        *(lambda r=r: DAPS(data).fit(nodes, rows=r) for r in ([40], [-41], [0.5], slice(0, 0))),
+        lambda: SplitConformal().fit(p)(ClassPrediction(p.samples)).coverage,
         lambda: shift_test(p, other),
         lambda: shift_test(p, ClassPrediction(p.samples, features=p.features[:, :1])),
         lambda: conformal.make(p, "cqr"),

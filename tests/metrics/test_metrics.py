@@ -1,4 +1,4 @@
-"""Metrics against independent references, and batched resampling against plain loops."""
+"""Metrics of classes against independent references; batched resampling against plain loops."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    roc_auc_score,
+)
 
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.metrics.resampling import resample_counts
 from gduq.metrics.rows import METRICS, read
 from gduq.prediction import ClassPrediction
+from tests.metrics import test_labels, test_values
 
-FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
-    "accuracy", "ece", "adaptive_ece", "classwise_ece", "gap", "nll", "brier", "aurc",
-    "sharpness", "roc_auc", "average_precision",
-    "balanced_accuracy", "majority"}}  # fmt: skip
+OF_CLASSES = [f for f, kinds in METRICS.items() if "classes" in kinds and f is not metrics.gap]
+BY_NAME = {f.__name__: f for f in OF_CLASSES}
 
 
-def make(m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties: bool = False):
+def make(
+    m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties: bool = False
+) -> ClassPrediction:
     """Overconfident float64 logits with labels."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(m, classes, generator=generator, dtype=torch.float64) * scale
@@ -32,12 +37,12 @@ def make(m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties
         logits = logits.round()
     random = torch.randint(classes, (m,), generator=generator)
     keep = torch.rand(m, generator=generator) < 0.5
-    return logits, torch.where(keep, logits.argmax(1), random)
+    return ClassPrediction(logits, torch.where(keep, logits.argmax(1), random))
 
 
-def parts(logits: Tensor, target: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    probs = logits.softmax(1).numpy()
-    return probs.max(1), (probs.argmax(1) == target.numpy()).astype(float)
+def parts(p: ClassPrediction) -> tuple[np.ndarray, np.ndarray]:
+    probs = p.samples[0].softmax(1).numpy()
+    return probs.max(1), (probs.argmax(1) == p.target.numpy()).astype(float)
 
 
 def reference_bins(scores: np.ndarray, hits: np.ndarray, bins: int):
@@ -55,11 +60,14 @@ def reference_ece(scores: np.ndarray, hits: np.ndarray, bins: int) -> float:
     return sum(n / len(scores) * abs(a - p) for n, p, a in reference_bins(scores, hits, bins))
 
 
-@pytest.mark.parametrize(("bins", "classes"), [(1, 2), (15, 2), (10, 7), (100, 7)])
+# -- against references ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bins", "classes"), [(1, 2), (15, 2), (100, 7)])
 def test_ece_equals_reference(bins, classes):
-    logits, y = make(classes=classes)
-    expected = reference_ece(*parts(logits, y), bins)
-    assert metrics.ece(logits, y, bins=bins) == pytest.approx(expected, abs=1e-12)
+    p = make(classes=classes)
+    expected = reference_ece(*parts(p), bins)
+    assert metrics.ece(p, bins=bins) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
@@ -67,313 +75,75 @@ def test_ece_equals_reference(bins, classes):
 @pytest.mark.parametrize("bins", [15, 100])
 def test_ece_equals_netcal(scale, dtype, bins):
     netcal = pytest.importorskip("netcal.metrics", reason="the oracle netcal is not installed")
-    logits, y = make(m=2000, classes=3, scale=scale)
-    logits = logits.to(dtype)
-    probs = logits.softmax(1)
+    p = make(m=2000, classes=3, scale=scale)
+    p = ClassPrediction(p.samples.to(dtype), p.target)
+    probs = p.samples[0].softmax(1)
     if scale == 60.0 and dtype == torch.float32:
         assert (probs.amax(1) == 1.0).sum() > 100
-    expected = netcal.ECE(bins).measure(probs.numpy(), y.numpy())
-    assert metrics.ece(logits, y, bins=bins) == pytest.approx(float(expected), abs=1e-6)
+    expected = netcal.ECE(bins).measure(probs.numpy(), p.target.numpy())
+    assert metrics.ece(p, bins=bins) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_confidence_on_bin_edges():
     confidence = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], dtype=torch.float64)
     logits = torch.stack([confidence.log(), (1 - confidence).log().clamp_min(-1e30)], 1)
-    y = torch.tensor([0, 1, 0, 1, 0, 1])
-    measured = metrics.reliability(logits, y, bins=5)
-    found = ClassPrediction(logits).confidence
-    expected = list(reference_bins(found.numpy(), 1.0 - y.numpy(), 5))
+    p = ClassPrediction(logits, torch.tensor([0, 1, 0, 1, 0, 1]))
+    measured = metrics.reliability(p, bins=5)
+    expected = list(reference_bins(p.confidence.numpy(), 1.0 - p.target.numpy(), 5))
     assert measured.rows[measured.rows > 0].tolist() == [n for n, _, _ in expected]
     assert measured.rows.sum() == 6
-    assert found[-1] == 1.0
+    assert p.confidence[-1] == 1.0
 
 
-def test_adaptive_ece_equals_reference():
-    logits, y = make(m=103)
-    confidence, correct = parts(logits, y)
+def test_adaptive_and_classwise_ece_equal_references():
+    p = make(m=103, classes=5)
+    p.target[p.target == 4] = 0  # a class that never occurs counts too
+    confidence, correct = parts(p)
     order = np.argsort(confidence)
-    pairs = zip(np.array_split(confidence[order], 10), np.array_split(correct[order], 10),
-                strict=True)  # fmt: skip
+    pairs = zip(*(np.array_split(part[order], 10) for part in (confidence, correct)), strict=True)
     expected = sum(len(c) / 103 * abs(a.mean() - c.mean()) for c, a in pairs)
-    assert metrics.adaptive_ece(logits, y, bins=10) == pytest.approx(expected)
-
-
-def test_classwise_ece_equals_reference():
-    logits, y = make(classes=5)
-    y[y == 4] = 0  # a class that never occurs counts too
-    probs, hits = logits.softmax(1).numpy(), np.eye(5)[y.numpy()]
+    assert metrics.adaptive_ece(p, bins=10) == pytest.approx(expected)
+    probs, hits = p.probs.numpy(), np.eye(5)[p.target.numpy()]
     errors = [reference_ece(probs[:, c], hits[:, c], 15) for c in range(5)]
-    assert metrics.classwise_ece(logits, y) == pytest.approx(np.mean(errors), abs=1e-12)
+    assert metrics.classwise_ece(p) == pytest.approx(np.mean(errors), abs=1e-12)
 
 
 def test_debiased_l1_equals_its_expectation_by_sampling():
-    logits, y = make(m=300)
+    p = make(m=300)
     noise = np.random.default_rng(0)
     expected = 0.0
-    for n, p, a in reference_bins(*parts(logits, y), 8):
-        variance = p * (1 - p) / n
-        clean = math.sqrt(max((a - p) ** 2 - variance, 0.0))
+    for n, mean, a in reference_bins(*parts(p), 8):
+        variance = mean * (1 - mean) / n
+        clean = math.sqrt(max((a - mean) ** 2 - variance, 0.0))
         noisy = np.abs(noise.normal(clean, math.sqrt(variance), 400_000)).mean()
-        expected += n / 300 * (abs(a - p) - (noisy - clean))
-    measured = metrics.ece(logits, y, bins=8, debias=True)
-    assert measured == pytest.approx(expected, abs=2e-4)
+        expected += n / 300 * (abs(a - mean) - (noisy - clean))
+    assert metrics.ece(p, bins=8, debias=True) == pytest.approx(expected, abs=2e-4)
 
 
-@pytest.mark.parametrize("function", [metrics.ece, metrics.adaptive_ece])
-@pytest.mark.parametrize("rows", [30, 200])
-def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(function, rows):
-    plain, corrected = [], []
-    for seed in range(60):
-        generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
-        y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-        plain.append(function(logits, y))
-        corrected.append(function(logits, y, debias=True))
-    assert np.mean(corrected) < 0.55 * np.mean(plain)
+def drawn(m: int, seed: int, classes: int = 3, sharper: float = 1.0) -> ClassPrediction:
+    """Labels that follow the softmax of the logits over ``sharper``."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(m, classes, generator=generator, dtype=torch.float64) * sharper
+    probs = (logits / sharper).softmax(1)
+    return ClassPrediction(logits, torch.multinomial(probs, 1, generator=generator)[:, 0])
+
+
+def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model():
+    found = [[metrics.ece(drawn(30, seed), debias=d) for seed in range(40)] for d in (False, True)]
+    plain, corrected = np.mean(found, axis=1)
+    assert corrected < 0.55 * plain
 
 
 def test_reliability_restates_ece():
-    logits, y = make()
-    curve = metrics.reliability(logits, y, bins=12)
+    p = make()
+    curve = metrics.reliability(p, bins=12)
     filled = curve.rows > 0
     gap = (curve.accuracy - curve.confidence).abs()[filled]
-    total = (curve.rows[filled] / len(y) * gap).sum()
-    assert total.item() == pytest.approx(metrics.ece(logits, y, bins=12))
+    total = (curve.rows[filled] / len(p) * gap).sum()
+    assert total.item() == pytest.approx(metrics.ece(p, bins=12))
     assert (curve.low[filled] <= curve.accuracy[filled]).all()
     assert (curve.high[filled] >= curve.accuracy[filled]).all()
     assert curve.edges.numel() == 13
-
-
-def test_averages_equal_references():
-    logits, y = make()
-    onehot = torch.nn.functional.one_hot(y, 4)
-    assert metrics.accuracy(logits, y) == pytest.approx(parts(logits, y)[1].mean())
-    assert metrics.nll(logits, y) == pytest.approx(
-        torch.nn.functional.cross_entropy(logits, y).item()
-    )
-    expected = (logits.softmax(1) - onehot).square().sum(1).mean().item()
-    assert metrics.brier(logits, y) == pytest.approx(expected)
-
-
-def test_nll_of_huge_logits_is_finite():
-    assert metrics.nll(torch.tensor([[1e4, -1e4]]), torch.tensor([1])) == 2e4
-
-
-def test_sharpness_runs_from_uniform_to_one_hot():
-    assert metrics.sharpness(torch.zeros(3, 5, dtype=torch.float64)) == pytest.approx(0, abs=1e-12)
-    assert metrics.sharpness(torch.eye(5) * 1e4) == pytest.approx(1)
-
-
-def test_aurc_equals_brute_force():
-    logits, y = make(m=80)
-    confidence, correct = parts(logits, y)
-    order = np.argsort(-confidence)
-    risks = [1 - correct[order[:i]].mean() for i in range(1, 81)]
-    assert metrics.aurc(logits, y) == pytest.approx(np.mean(risks))
-    assert metrics.risk_coverage(logits, y).risk.numpy() == pytest.approx(np.array(risks))
-
-
-def test_aurc_of_ties_is_the_mean_over_random_orders():
-    logits, y = make(m=60, ties=True)
-    confidence, correct = parts(logits, y)
-    noise = np.random.default_rng(0)
-    areas = []
-    for _ in range(1000):
-        order = np.lexsort((noise.random(60), -confidence.round(12)))
-        areas.append(((1 - correct[order]).cumsum() / np.arange(1, 61)).mean())
-    assert metrics.aurc(logits, y) == pytest.approx(np.mean(areas), abs=4e-3)
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_prediction_and_logits_agree(name):
-    logits, y = make()
-    samples = torch.stack([logits - 0.5, logits + 0.5])
-    p = ClassPrediction(samples, target=y)
-    assert FLOATS[name](p) == pytest.approx(FLOATS[name](logits, y), abs=1e-12)
-
-
-@pytest.mark.parametrize("name", FLOATS)
-@pytest.mark.parametrize("ties", [False, True])
-def test_one_logit_is_two_logits_and_the_order_of_rows_does_not_matter(name, ties):
-    logits, y = make(classes=2, ties=ties)
-    z = logits[:, 1] - logits[:, 0]
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
-    assert FLOATS[name](z, y) == pytest.approx(FLOATS[name](logits, y), abs=1e-9)
-    assert FLOATS[name](z.unsqueeze(1), y) == FLOATS[name](z, y)
-    assert FLOATS[name](logits[order], y[order]) == pytest.approx(FLOATS[name](logits, y))
-
-
-@given(
-    m=st.integers(1, 40),
-    classes=st.integers(2, 5),
-    scale=st.sampled_from([0.0, 1.0, 300.0]),
-    seed=st.integers(0, 10**6),
-)
-@settings(deadline=None, max_examples=30)
-def test_ranges(m, classes, scale, seed):
-    logits, y = make(m, classes, scale, seed)
-    for name in ("accuracy", "aurc", "sharpness"):
-        assert -1e-9 <= FLOATS[name](logits, y) <= 1 + 1e-9
-    for function in (metrics.ece, metrics.adaptive_ece, metrics.classwise_ece):
-        assert 0 <= function(logits, y, strict=False) <= 1 + 1e-9
-    assert 0 <= metrics.brier(logits, y) <= 2 + 1e-9
-    assert metrics.nll(logits, y) >= -1e-9
-
-
-def test_float32_sums_stay_exact_on_many_rows():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(30_000, 3, generator=generator) * 3
-    y = torch.randint(3, (30_000,), generator=generator)
-    for name, function in FLOATS.items():
-        assert function(logits, y) == pytest.approx(function(logits.double(), y), abs=2e-6), name
-
-
-@pytest.mark.parametrize(
-    ("logits", "target"),
-    [
-        (torch.tensor([[0.0, float("nan")]]), [0]),
-        (torch.tensor([[0.0, float("inf")]]), [0]),
-        (torch.zeros(0, 3), []),
-        (torch.zeros(2, 3), [0]),
-        (torch.zeros(2, 3), [0, 3]),
-        (torch.zeros(2, 3), [0.5, 1.0]),
-        (torch.zeros(2, 3), None),
-        (torch.zeros(2, 3, dtype=torch.long), [0, 0]),
-        ("text", [0]),
-    ],
-)
-def test_bad_rows(logits, target):
-    with pytest.raises(InputError):
-        metrics.accuracy(logits, None if target is None else torch.tensor(target))
-
-
-def test_finite_logits_whose_sum_overflows_are_fine():
-    assert metrics.accuracy(torch.full((4, 2), 3e38), torch.zeros(4).long()) in (0.0, 1.0)
-
-
-@pytest.mark.parametrize("name", ["ece", "adaptive_ece", "classwise_ece", "reliability"])
-def test_fewer_rows_than_bins(name):
-    function, (logits, y) = getattr(metrics, name), make(m=5)
-    with pytest.raises(InputError):
-        function(logits, y)
-    assert function(logits, y, strict=False) is not None
-
-
-def test_bad_options():
-    logits, y = make(m=30)
-    p = ClassPrediction(logits, target=y)
-    for call in (
-        lambda: metrics.ece(p, bins=0),
-        lambda: metrics.ece(p, y),
-        lambda: metrics.reliability(p, level=1.0),
-        lambda: metrics.bootstrap(metrics.reliability, p),
-        lambda: metrics.bootstrap(metrics.ece, p, level=0.0),
-        lambda: metrics.bootstrap(metrics.ece, p, resamples=1),
-        lambda: metrics.bootstrap(metrics.ece, logits),
-        lambda: metrics.subgroups(logits, {"age": [1, 2]}, y),
-        lambda: metrics.subgroups(logits, [0] * 30, y, groups=0),
-    ):
-        with pytest.raises(InputError):
-            call()
-
-
-OPTIONS = [
-    *(partial(f) for f in FLOATS.values()),
-    partial(metrics.ece, bins=7, debias=True),
-    partial(metrics.adaptive_ece, bins=4, debias=True),
-]
-
-
-@pytest.mark.parametrize("metric", OPTIONS, ids=lambda f: f"{f.func.__name__}{f.keywords}")
-@pytest.mark.parametrize("ties", [False, True])
-def test_batched_resamples_equal_one_by_one(metric, ties):
-    p = ClassPrediction(*make(m=50, ties=ties))
-    (counts,) = resample_counts(50, 12, seed=3)
-    assert (counts.sum(1) == 50).all()
-    expected = [metric(p[torch.repeat_interleave(torch.arange(50), c.long())]) for c in counts]
-    batched = metric(read(p).weighted(counts))
-    assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
-
-
-def test_every_metric_is_defined_on_weighted_rows():
-    assert {f for f, kinds in METRICS.items() if "classes" in kinds} == set(FLOATS.values())
-
-
-def test_accuracy_has_its_wilson_interval():
-    from scipy.stats import binomtest
-
-    logits, y = make(m=200)
-    right = round(metrics.accuracy(logits, y) * 200)
-    expected = binomtest(right, 200).proportion_ci(0.9, method="wilson")
-    value, low, high = metrics.bootstrap(metrics.accuracy, logits, y, level=0.9)
-    assert value == right / 200
-    assert (low, high) == pytest.approx((expected.low, expected.high))
-
-
-def test_bootstrap_is_seeded_and_options_pass():
-    logits, y = make(m=80)
-    one = metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=1, bins=5)
-    assert one == metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=1, bins=5)
-    assert one != metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=2, bins=5)
-    assert one.value == metrics.ece(logits, y, bins=5)
-    named = {"five": partial(metrics.ece, bins=5), "acc": metrics.accuracy}
-    assert metrics.bootstrap_all(named, logits, y, resamples=50, seed=1)["five"] == one
-
-
-def test_bootstrap_of_a_users_metric_sees_predictions():
-    logits, y = make(m=40)
-    p = ClassPrediction(torch.stack([logits, logits * 0.5]), target=y)
-    value, low, high = metrics.bootstrap(lambda q: float(q.epistemic.mean()), p, resamples=40)
-    assert low < value < high
-    assert value == pytest.approx(p.epistemic.mean().item())
-    same = metrics.bootstrap(lambda q: metrics.ece(q), logits, y, resamples=40)
-    assert same == pytest.approx(metrics.bootstrap(metrics.ece, logits, y, resamples=40), abs=1e-9)
-
-
-def test_ece_interval_holds_the_truth():
-    """A calibrated-then-sharpened model, whose ECE on very many rows is known."""
-
-    def draw(m: int, seed: int) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn(m, 4, generator=generator, dtype=torch.float64) * 2
-        return logits, torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
-
-    truth = metrics.ece(*draw(400_000, 99))
-    inside = 0
-    for seed in range(25):
-        _, low, high = metrics.bootstrap(metrics.ece, *draw(300, seed), resamples=100)
-        inside += low <= truth <= high
-    assert inside >= 20
-
-
-def test_subgroups_equal_metrics_on_the_parts():
-    logits, y = make(m=200)
-    column = torch.arange(200) % 100
-    table = metrics.subgroups(logits, {"number": column, "name": ["x", "y"] * 100}, y, groups=4)
-    assert table["rows"].tolist() == [50, 50, 50, 50, 100, 100]
-    part = (column >= 75).nonzero().flatten()
-    last = table[table.column == "number"].iloc[-1]
-    assert last["accuracy"] == pytest.approx(metrics.accuracy(logits[part], y[part]))
-    assert last["ece"] == pytest.approx(metrics.ece(logits[part], y[part], bins=10))
-    assert (table["ece_low"] <= table["ece"]).all()
-    assert (table["ece_high"] >= table["ece"]).all()
-
-
-def test_subgroups_of_special_values():
-    logits, y = make(m=9)
-    column = [0.0, 0.0, 1.0, 1.0, math.inf, math.inf, math.nan, math.nan, math.nan]
-    table = metrics.subgroups(logits, column, y, resamples=0)
-    found = dict(zip(table["group"], table["rows"], strict=True))
-    assert found == {"0": 2, "1": 2, "missing": 5}
-
-
-def test_subgroups_with_a_users_metric_on_predictions():
-    logits, y = make(m=20)
-    p = ClassPrediction(logits, target=y)
-    table = metrics.subgroups(
-        p, [0, 1] * 10, metrics={"mi": lambda q: float(q.epistemic.mean())}, resamples=5
-    )
-    assert table["mi"].tolist() == [0.0, 0.0]
 
 
 def test_of_a_prediction_the_mixture_is_read():
@@ -386,22 +156,241 @@ def test_of_a_prediction_the_mixture_is_read():
     probs = torch.einsum("k,kmc->mc", weights, samples.softmax(-1))
     picked = probs.gather(1, target[:, None]).log()
     assert metrics.nll(p) == pytest.approx(-float(picked.mean()), rel=1e-12)
-    assert metrics.accuracy(p) == float(p.correct.double().mean())
+    assert metrics.accuracy(p) == float((probs.argmax(1) == target).double().mean())
     assert metrics.nll(p) < metrics.nll(p.mean_logits()) - 0.1
-    assert metrics.brier(p) == pytest.approx(metrics.brier(probs.log(), target))
-    assert metrics.ece(p) == pytest.approx(metrics.ece(probs.log(), target))
+    squares = (probs - torch.nn.functional.one_hot(target, 3)).square().sum(1)
+    assert metrics.brier(p) == pytest.approx(float(squares.mean()))
+    assert metrics.ece(p) == pytest.approx(metrics.ece(ClassPrediction(probs.log(), target)))
 
 
-def test_a_separation_of_very_few_rows_has_no_interval():
-    few, many = torch.arange(4.0), torch.arange(20.0) + 2
-    for sets in ((few, many), (many, few)):
-        found = metrics.separation(*sets, resamples=20)
-        assert found.auroc.value == metrics.auroc(*sets)
-        assert all(math.isnan(end) for one in found for end in (one.low, one.high))
-    assert metrics.separation(many, many + 1, resamples=20).auroc.high < 1
+def test_extremes():
+    assert metrics.nll(ClassPrediction(torch.tensor([[1e4, -1e4]]), torch.tensor([1]))) == 2e4
+    uniform = ClassPrediction(torch.zeros(3, 5, dtype=torch.float64))  # without labels
+    assert metrics.sharpness(uniform) == pytest.approx(0, abs=1e-12)
+    assert metrics.sharpness(ClassPrediction(torch.eye(5) * 1e4)) == pytest.approx(1)
+    y = torch.tensor([2] * 12 + [0] * 5 + [1] * 3)
+    assert metrics.majority(ClassPrediction(torch.zeros(20, 4), y)) == 0.6
+    overflowing = ClassPrediction(torch.full((4, 2), 3e38), torch.zeros(4).long())
+    assert metrics.accuracy(overflowing) in (0.0, 1.0)
 
 
-@pytest.mark.parametrize("form", [list, np.asarray, torch.tensor])
-def test_labels_of_any_form(form):
-    logits, target = make(m=6)
-    assert metrics.accuracy(logits, form(target.tolist())) == metrics.accuracy(logits, target)
+def test_aurc_equals_brute_force():
+    p = make(m=80)
+    confidence, correct = parts(p)
+    order = np.argsort(-confidence)
+    risks = [1 - correct[order[:i]].mean() for i in range(1, 81)]
+    assert metrics.aurc(p) == pytest.approx(np.mean(risks))
+    assert metrics.risk_coverage(p).risk.numpy() == pytest.approx(np.array(risks))
+
+
+def test_aurc_of_ties_is_the_mean_over_random_orders():
+    p = make(m=60, ties=True)
+    confidence, correct = parts(p)
+    noise = np.random.default_rng(0)
+    areas = []
+    for _ in range(1000):
+        order = np.lexsort((noise.random(60), -confidence.round(12)))
+        areas.append(((1 - correct[order]).cumsum() / np.arange(1, 61)).mean())
+    assert metrics.aurc(p) == pytest.approx(np.mean(areas), abs=4e-3)
+
+
+@given(m=st.integers(2, 40), ties=st.booleans(), seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_ranking_of_two_classes_equals_scikit_learn(m, ties, seed):
+    rng = np.random.default_rng(seed)
+    y, z = rng.integers(0, 2, m), rng.normal(size=m)
+    y[:2], z = (0, 1), z.round() if ties else z
+    p = ClassPrediction(torch.from_numpy(z).view(1, m, 1), torch.from_numpy(y))
+    assert metrics.roc_auc(p) == pytest.approx(roc_auc_score(y, z))
+    assert metrics.average_precision(p) == pytest.approx(average_precision_score(y, z))
+    assert metrics.balanced_accuracy(p) == pytest.approx(balanced_accuracy_score(y, z > 0))
+
+
+def test_several_classes_are_each_against_the_rest():
+    p = make(m=200)
+    y, probs = p.target.numpy(), p.probs.numpy()
+    expected = roc_auc_score(y, probs, multi_class="ovr", average="macro")
+    assert metrics.roc_auc(p) == pytest.approx(expected)
+    expected = average_precision_score(np.eye(4)[y], probs, average="macro")
+    assert metrics.average_precision(p) == pytest.approx(expected)
+    expected = balanced_accuracy_score(y, probs.argmax(1))
+    assert metrics.balanced_accuracy(p) == pytest.approx(expected)
+    absent = torch.full((200, 1), -50.0)  # a class without rows is left out
+    wide = ClassPrediction(torch.cat([p.samples[0], absent], dim=1), p.target)
+    for metric in (metrics.balanced_accuracy, metrics.roc_auc, metrics.average_precision):
+        assert metric(wide) == pytest.approx(metric(p))
+
+
+def test_ranking_sees_what_rounds_to_certainty():
+    logits = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 70.0]])  # probabilities of exactly 1
+    p = ClassPrediction(logits, torch.tensor([0, 0, 1]))
+    assert p.probs[:, 1].tolist() == [1, 1, 1]
+    assert metrics.roc_auc(p) == 1.0
+
+
+def test_one_kind_of_rows_has_no_ranking():
+    for y in (torch.zeros(5), torch.ones(5)):
+        p = ClassPrediction(torch.randn(5, 1), y.long())
+        assert math.isnan(metrics.roc_auc(p))
+        assert math.isnan(metrics.average_precision(p))
+        assert all(map(math.isnan, metrics.bootstrap(metrics.roc_auc, p, resamples=10)))
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("ties", [False, True])
+def test_one_logit_is_two_logits_and_the_order_of_rows_does_not_matter(name, ties):
+    p, metric = make(classes=2, ties=ties), BY_NAME[name]
+    order = torch.randperm(len(p), generator=torch.Generator().manual_seed(1))
+    one = ClassPrediction(p.samples[0, :, 1:] - p.samples[0, :, :1], p.target)
+    assert metric(one) == pytest.approx(metric(p), abs=1e-9)
+    assert metric(p[order]) == pytest.approx(metric(p))
+
+
+@given(
+    m=st.integers(1, 40),
+    classes=st.integers(2, 5),
+    scale=st.sampled_from([0.0, 1.0, 300.0]),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None, max_examples=30)
+def test_ranges(m, classes, scale, seed):
+    p = make(m, classes, scale, seed)
+    for metric in OF_CLASSES:
+        low, high = METRICS[metric]["classes"]
+        value = metric(p, **({"strict": False} if "ece" in metric.__name__ else {}))
+        assert math.isnan(value) or low - 1e-9 <= value <= high + 1e-9, metric.__name__
+
+
+def test_float32_sums_stay_exact_on_many_rows():
+    p = make(m=30_000, classes=3)
+    narrow = ClassPrediction(p.samples.float(), p.target)
+    wide = ClassPrediction(narrow.samples.double(), p.target)
+    for name, metric in BY_NAME.items():
+        assert metric(narrow) == pytest.approx(metric(wide), abs=2e-6), name
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ece", "adaptive_ece", "classwise_ece", "reliability"])
+def test_fewer_rows_than_bins(name):
+    function, p = getattr(metrics, name), make(m=5)
+    with pytest.raises(InputError):
+        function(p)
+    assert function(p, strict=False) is not None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p: metrics.accuracy(p.samples),
+        lambda p: metrics.accuracy(p[:0]),
+        lambda p: metrics.accuracy(ClassPrediction(p.samples)),
+        lambda p: metrics.rmse(p),
+        lambda p: metrics.ece(p, bins=0),
+        lambda p: metrics.reliability(p, level=1.0),
+        lambda p: metrics.bootstrap(metrics.reliability, p),
+        lambda p: metrics.bootstrap(metrics.ece, p, level=0.0),
+        lambda p: metrics.bootstrap(metrics.ece, p, resamples=1),
+        lambda p: metrics.bootstrap(metrics.ece, ClassPrediction(p.samples)),
+        lambda p: metrics.subgroups(p, {"age": [1, 2]}),
+        lambda p: metrics.subgroups(p, {"age": [0] * 30}, groups=0),
+    ],
+)
+def test_bad_input(call):
+    with pytest.raises(InputError):
+        call(make(m=30))
+
+
+# -- intervals -------------------------------------------------------------------------------------
+
+BATCHED = [
+    *((lambda: make(m=50), f, {}) for f in METRICS if "classes" in METRICS[f]),
+    *((lambda: make(m=50, ties=True), f, {}) for f in OF_CLASSES),
+    (lambda: make(m=50), metrics.ece, {"bins": 7, "debias": True}),
+    *((lambda: test_labels.make(m=50), f, {}) for f in METRICS if "labels" in METRICS[f]),
+    *((lambda: test_values.make(m=40, k=2), f, {}) for f in METRICS if "values" in METRICS[f]),
+    (lambda: test_values.make(m=40, k=2, ties=True), metrics.spearman, {}),
+    (lambda: test_values.make(m=40, k=2), metrics.coverage, {"level": 0.5}),
+    (lambda: test_values.make(m=40, k=2), metrics.ence, {"bins": 4}),
+]
+
+
+@pytest.mark.parametrize(("draw", "metric", "options"), BATCHED)
+def test_batched_resamples_equal_one_by_one(draw, metric, options):
+    if "ece" in metric.__name__:
+        options = options | {"strict": False}
+    p = draw()
+    (counts,) = resample_counts(len(p), 10, seed=3)
+    assert (counts.sum(1) == len(p)).all()
+    rows = [torch.arange(len(p)).repeat_interleave(c.long()) for c in counts]
+    expected = [metric(p[some], **options) for some in rows]
+    batched = metric(read(p).weighted(counts), **options)
+    assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9, nan_ok=True)
+
+
+def test_accuracy_has_its_wilson_interval():
+    from scipy.stats import binomtest
+
+    p = make(m=200)
+    right = round(metrics.accuracy(p) * 200)
+    expected = binomtest(right, 200).proportion_ci(0.9, method="wilson")
+    value, low, high = metrics.bootstrap(metrics.accuracy, p, level=0.9)
+    assert value == right / 200
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_bootstrap_is_seeded_and_options_pass():
+    p = make(m=80)
+    one = metrics.bootstrap(metrics.ece, p, resamples=50, seed=1, bins=5)
+    assert one == metrics.bootstrap(metrics.ece, p, resamples=50, seed=1, bins=5)
+    assert one != metrics.bootstrap(metrics.ece, p, resamples=50, seed=2, bins=5)
+    assert one.value == metrics.ece(p, bins=5)
+    named = {"five": partial(metrics.ece, bins=5), "acc": metrics.accuracy}
+    assert metrics.bootstrap_all(named, p, resamples=50, seed=1)["five"] == one
+
+
+def test_bootstrap_of_a_users_metric_sees_predictions():
+    p = make(m=40)
+    p = ClassPrediction(torch.cat([p.samples, p.samples * 0.5]), p.target)
+    value, low, high = metrics.bootstrap(lambda q: float(q.epistemic.mean()), p, resamples=40)
+    assert low < value < high
+    assert value == pytest.approx(p.epistemic.mean().item())
+    same = metrics.bootstrap(lambda q: metrics.ece(q), p, resamples=40)
+    assert same == pytest.approx(metrics.bootstrap(metrics.ece, p, resamples=40), abs=1e-9)
+
+
+def test_ece_interval_holds_the_truth():
+    """A calibrated-then-sharpened model, whose ECE on very many rows is known."""
+    truth = metrics.ece(drawn(400_000, 99, 4, sharper=2.0))
+    inside = 0
+    for seed in range(25):
+        p = drawn(300, seed, 4, sharper=2.0)
+        _, low, high = metrics.bootstrap(metrics.ece, p, resamples=100)
+        inside += low <= truth <= high
+    assert inside >= 20
+
+
+def test_subgroups_equal_metrics_on_the_parts():
+    p = make(m=200)
+    column = torch.arange(200) % 100
+    table = metrics.subgroups(p, {"number": column, "name": ["x", "y"] * 100}, groups=4)
+    assert table["rows"].tolist() == [50, 50, 50, 50, 100, 100]
+    part = p[column >= 75]
+    last = table[table.column == "number"].iloc[-1]
+    assert last["accuracy"] == pytest.approx(metrics.accuracy(part))
+    assert last["ece"] == pytest.approx(metrics.ece(part, bins=10))
+    assert (table["ece_low"] <= table["ece"]).all()
+    assert (table["ece_high"] >= table["ece"]).all()
+
+
+def test_subgroups_of_special_values_by_a_users_metric():
+    column = [0.0, 0.0, 1.0, 1.0, math.inf, math.inf, math.nan, math.nan, math.nan]
+    mine = {"mi": lambda q: float(q.epistemic.mean())}
+    table = metrics.subgroups(make(m=9), {"x": column}, metrics=mine, resamples=5)
+    found = dict(zip(table["group"], table["rows"], strict=True))
+    assert found == {"0": 2, "1": 2, "missing": 5}
+    assert table["mi"].tolist() == [0.0, 0.0, 0.0]

@@ -61,26 +61,6 @@ def test_coverage_and_accuracy_carry_over_to_new_rows():
         assert on_test.accuracy == pytest.approx(on_val.accuracy, abs=0.03)
 
 
-def test_delta_bounds_how_often_the_accuracy_is_missed():
-    truth = draw(20_000, 99)
-    misses, plain_misses = 0, 0
-    for seed in range(40):
-        p_val = draw(300, seed)
-        misses += Abstention(accuracy=0.8, delta=0.1).fit(p_val)(truth).accuracy < 0.8
-        plain_misses += Abstention(accuracy=0.8).fit(p_val)(truth).accuracy < 0.8
-    assert misses <= 4
-    assert plain_misses > 8  # which is why delta exists
-
-
-def test_one_logit_task_and_second_fit():
-    z = torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(1, 40, 1)
-    p = ClassPrediction(z, target=(z.flatten() > 0.2).long())
-    rule = Abstention(coverage=0.5).fit(p)
-    first = rule.threshold
-    assert rule(p).coverage == pytest.approx(0.5)
-    assert rule.fit(p[:10]).threshold != first
-
-
 def test_decision_without_labels_or_answers():
     p = draw(50, 0)
     rule = Abstention(coverage=0.5).fit(ClassPrediction(p.samples))  # coverage needs no labels
@@ -101,11 +81,8 @@ def test_bad_input():
         lambda: Abstention(0.9, 0.9),
         lambda: Abstention(accuracy=1.1),
         lambda: Abstention(coverage=0.0),
-        lambda: Abstention(coverage=0.5, delta=0.1),
-        lambda: Abstention(accuracy=0.5, delta=1.0),
         lambda: Abstention(accuracy=0.5).fit(ClassPrediction(p.samples)),
         lambda: Abstention(accuracy=0.5).fit(wrong),
-        lambda: Abstention(accuracy=0.999, delta=0.01).fit(p),
         lambda: Abstention(coverage=0.5).fit(p[:0]),
         lambda: Abstention(coverage=0.5, score="x").fit(p),
     ]:

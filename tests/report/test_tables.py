@@ -8,9 +8,30 @@ import pytest
 
 from gduq import metrics
 from gduq.evaluation import Evaluation
+from gduq.report.results import result_of
+from gduq.report.subject import split_names
 from gduq.report.tables import label_table, scorecards
-from tests.report.cases import judged, labels, of_labels, of_values, on_three, rare
+from tests.report.cases import judged, labels, of_labels, of_values, on_three, rare, three
 from tests.report.cases import values as draw_values
+
+
+def test_scorecards_show_what_the_evaluation_found():
+    for split, table in zip(split_names(three()), scorecards(three()), strict=True):
+        rows = {row[0].text: row for row in table.rows}
+        assert len(rows) == 6  # three subjects, each also with temperature
+        for subject in three():
+            columns = result_of(subject, split).columns
+            for calibrator, ending in (("none", ""), ("temperature", " + temperature")):
+                row = rows[subject.name + ending]
+                for cell, column in zip(row[1:], columns, strict=True):
+                    found = subject.result.value(split, column.measure, calibrator)
+                    shown = [f"{v:.3f}" if column.style == "number" else f"{100 * v:.1f}"
+                             for v in found]  # fmt: skip
+                    text, detail = (t.replace("−", "-").replace("+", "")
+                                    for t in (cell.text, cell.detail))  # fmt: skip
+                    assert cell.value == found.value
+                    assert text == shown[0]
+                    assert detail in (" to ".join(shown[1:]), "–")
 
 
 def test_several_values_have_a_card_each():
@@ -35,17 +56,17 @@ def test_errors_and_widths_have_the_unit():
 
 def test_the_table_of_labels():
     table = label_table(of_labels())
-    expected = metrics.label_table(of_labels()[1].predictions["ood_test"])
+    expected = of_labels()[1].predictions["ood_test"]
     assert table.columns[:4] == ("Label", "Rows", "Yes,\u00a0%", "ROC-AUC: sharp")
-    lines = {line.label: line for _, line in expected.iterrows()}
+    parts = expected.parts()
     ranked = [row[3].value for row in table.rows]
     assert ranked == sorted(ranked)  # of the first subject, the worst first
     for row in table.rows:
-        line = lines[row[0].text]
-        assert row[1].value == line.rows
-        assert row[2].value == pytest.approx(line.base_rate)
-        assert row[7].value == pytest.approx(line.roc_auc)
-        assert row[8].value == pytest.approx(line.average_precision)
+        p = parts[row[0].text]
+        assert row[1].value == len(p)
+        assert row[2].value == pytest.approx(float(p.target.double().mean()))
+        assert row[7].value == pytest.approx(metrics.roc_auc(p))
+        assert row[8].value == pytest.approx(metrics.average_precision(p))
     assert label_table([judged("one", labels(width=1))]) is None
     assert label_table(of_values()) is None
     card = scorecards(of_labels())[-1]

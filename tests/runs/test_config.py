@@ -11,7 +11,7 @@ from gduq.runs.run import requirements
 DATA = {"name": "cbas/color/concept"}
 TOML = """
 seed = 3
-calibrators = ["temperature", "t2"]
+calibrators = ["temperature", "vector"]
 
 [data]
 name = "motif/basis/covariate"

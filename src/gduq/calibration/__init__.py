@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
 from gduq.calibration.base import CalibrationSet, Calibrator, ClassCalibrator
-from gduq.calibration.graph import GATS, CaGCN
-from gduq.calibration.labels_values import DeviationScaling, PerLabel
+from gduq.calibration.graph import GATS, CaGCN, GraphCalibrator
 from gduq.calibration.monotone import (
     IsotonicCalibration,
     OrderInvariantCalibration,
     SplineCalibration,
 )
 from gduq.calibration.scaling import (
+    DeviationScaling,
     DirichletCalibration,
     EnsembleTemperatureScaling,
-    Fixed,
+    PerLabel,
     TemperatureScaling,
     VectorScaling,
 )
 from gduq.errors import InputError, did_you_mean
 from gduq.graphs import Graph
-from gduq.prediction import Prediction
 from gduq.prediction.base import RowChoice
 
 METHODS: dict[str, type[Calibrator]] = {
@@ -43,12 +41,9 @@ METHODS: dict[str, type[Calibrator]] = {
 }
 """All calibrators by their short names, for loops and the command line."""
 
-FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
-"""Maps of classes for which nothing is learnt, see `Fixed`."""
-
 __all__ = [
-    "FIXED", "GATS", "METHODS", "CaGCN", "CalibrationSet", "Calibrator", "ClassCalibrator",
-    "DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "Fixed",
+    "GATS", "METHODS", "CaGCN", "CalibrationSet", "Calibrator", "ClassCalibrator",
+    "DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling",
     "IsotonicCalibration", "OrderInvariantCalibration", "PerLabel", "SplineCalibration",
     "TemperatureScaling", "VectorScaling",
     "make", "methods_for", "parse_name", "restore",
@@ -62,15 +57,11 @@ def methods_for(kind: str) -> dict[str, type[Calibrator]]:
         >>> list(methods_for("values"))
         ['deviation']
     """
-    found = {name: cls for name, cls in METHODS.items() if cls.kind == kind}
-    if not found:
-        kinds = dict.fromkeys(cls.kind for cls in METHODS.values())
-        raise InputError(f"a kind from {', '.join(kinds)}", repr(kind))
-    return found
+    return {name: cls for name, cls in METHODS.items() if cls.kind == kind}
 
 
 def parse_name(given: str) -> tuple[str, bool]:
-    """The name in `METHODS` or `FIXED` of a calibrator, and whether it learns from copies too.
+    """The name in `METHODS` of a calibrator, and whether it learns from corrupted copies too.
 
     It may be called by its class, in any case; ``+corrupted`` behind it asks for the copies.
 
@@ -81,39 +72,23 @@ def parse_name(given: str) -> tuple[str, bool]:
     name, plus, rest = given.partition("+")
     classes = {cls.__name__.lower(): short for short, cls in METHODS.items()}
     found = classes.get(name.lower(), name.lower())
-    learns = found in METHODS and not METHODS[found].needs_graph
-    if found not in (*METHODS, *FIXED) or (plus and (rest != "corrupted" or not learns)):
-        copying = [f"{n}+corrupted" for n, cls in METHODS.items() if not cls.needs_graph]
-        do = did_you_mean(given, [*METHODS, *copying, *FIXED])
+    copying = [f"{n}+corrupted" for n, cls in METHODS.items() if not cls.needs_graph]
+    if f"{found}{plus}{rest}" not in (*METHODS, *copying):
+        do = did_you_mean(given, [*METHODS, *copying])
         raise InputError("the name of a calibrator", repr(given), do)
     return found, bool(plus)
 
 
-def make(
-    name: str,
-    p: Prediction | None = None,
-    graph: Graph | None = None,
-    train_rows: RowChoice | None = None,
-) -> Calibrator:
-    """A calibrator by name, with or without ``+corrupted``; classes without rows stay as they are.
+def make(name: str, graph: Graph | None = None, train_rows: RowChoice | None = None) -> Calibrator:
+    """A calibrator by name, as `parse_name` reads it, not yet fitted.
 
     Args:
-        name: As `parse_name` reads it.
-        p: Predictions like those it is for: one of `FIXED` is ready for such.
+        name: With or without ``+corrupted``.
         graph: Of a node task, for the calibrators that read it.
         train_rows: The nodes of it that the model was trained on.
-
-    Example:
-        >>> make("vector+corrupted")
-        VectorScaling(penalty=None, missing='keep')
     """
-    method, _ = parse_name(name)
-    if method in FIXED:
-        fixed = Fixed(method)
-        return fixed if p is None else fixed.neutral(p.samples.size(2), p.num_samples)
-    cls = METHODS[method]
-    known = {"missing": "keep", "graph": graph, "train_rows": train_rows}
-    return cls(**{f.name: known[f.name] for f in fields(cls) if f.name in known})
+    cls = METHODS[parse_name(name)[0]]
+    return cls(graph, train_rows) if issubclass(cls, GraphCalibrator) else cls()
 
 
 def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:
@@ -130,10 +105,8 @@ def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -
         >>> torch.equal(same(p).samples, cal(p).samples)
         True
     """
-    for cls in METHODS.values():
-        if cls.__name__ == name:
-            return cls.restore(config, state)
-    names = ", ".join(c.__name__ for c in METHODS.values())
-    raise InputError(
-        f"one of {names}", repr(name), "Was the file written by a newer version of gduq?"
-    )
+    known = {cls.__name__: cls for cls in METHODS.values()}
+    if name not in known:
+        do = "Was the file written by a newer version of gduq?"
+        raise InputError(f"one of {', '.join(known)}", repr(name), do)
+    return known[name].restore(config, state)

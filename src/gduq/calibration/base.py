@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CalibrationSet", "Calibrator", "ClassCalibrator", "MixtureCalibrator", "NetworkCalibrator",
-    "RowTemperature", "fit_module", "minimise", "mixture_logs", "same_energy", "samples_of",
+    "RowTemperature", "doubles", "minimise", "mixture_logs", "same_energy", "samples_of",
 ]  # fmt: skip
 
 P = TypeVar("P", bound=Prediction)
@@ -64,20 +64,10 @@ class Calibrator(ABC):
                 half of the loss is theirs.
         """
         self._check_kind(p)
-        index = row_index(rows, len(p))
-        if len(p.require_target()[index]) == 0:
-            raise InputError("at least one row to fit on", "none", "Is the split empty?")
         if corrupted and self.needs_graph:
             raise InputError("no corrupted copies", "some", f"{type(self).__name__} takes none.")
-        sizes = self._sizes(p)
-        for copy in corrupted:
-            self._check_kind(copy)
-            if len(copy.require_target()) == 0:
-                raise InputError("corrupted copies with at least one row", "an empty one")
-            if self._sizes(copy) != sizes:
-                raise InputError(f"corrupted copies with {sizes}", self._sizes(copy))
-        data = CalibrationSet(p.to("cpu"), index, [copy.to("cpu") for copy in corrupted])
-        self._state = {k: torch.tensor(v) for k, v in sizes.items()} | self._fit(data)
+        data = CalibrationSet(p.to("cpu"), row_index(rows, len(p)), corrupted)
+        self._state = {k: torch.tensor(v) for k, v in self._sizes(p).items()} | self._fit(data)
         return self
 
     def __call__(self, p: P, rows: RowChoice | None = None) -> P:
@@ -108,10 +98,7 @@ class Calibrator(ABC):
         return self
 
     def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
-        """The same calibrator for another graph and the nodes of it that were trained on.
-
-        Only one that reads the graph differs.
-        """
+        """The same for another graph and its training nodes; only one that reads it differs."""
         return self
 
     @property
@@ -132,16 +119,12 @@ class Calibrator(ABC):
     @classmethod
     def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
         """A fitted calibrator from what `config` and `state` gave."""
-        names = {f.name for f in fields(cls) if f.init}
-        if not set(config) <= names:
-            raise InputError(
-                f"arguments of {cls.__name__}: {', '.join(sorted(names)) or 'none'}",
-                ", ".join(sorted(set(config) - names)),
-                "Was the file written by a newer version of gduq?",
-            )
+        newer = "Was the file written by a newer version of gduq?"
+        if unknown := set(config) - {f.name for f in fields(cls) if f.init}:
+            raise InputError(f"arguments of {cls.__name__}", ", ".join(sorted(unknown)), newer)
         calibrator = cls(**config).neutral(2)  # which names all tensors that there must be
         if missing := sorted(set(calibrator._state) - set(state)):
-            raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}")
+            raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}", newer)
         calibrator._state = {name: value.clone() for name, value in state.items()}
         return calibrator
 
@@ -230,38 +213,48 @@ class MixtureCalibrator(ClassCalibrator):
         return same_energy(samples, match(samples, after, weights))
 
 
-@dataclass(eq=False, kw_only=True)
 class NetworkCalibrator(ClassCalibrator):
-    """A calibrator whose map is a small network, after temperature scaling.
+    r"""A calibrator whose map is a small network, after temperature scaling.
 
-    Args:
-        prior: Deviation of a normal prior that pulls every weight to 0, where the network changes
-            nothing; its pull fades as rows grow.
-        seed: Of the network's start.
+    Attributes:
+        prior: Deviation :math:`\tau` of a normal prior that pulls every weight to 0, where the
+            network changes nothing: strong when rows are few, fading as they grow.
     """
 
-    prior: float = 0.2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.prior > 0:
-            raise InputError("prior > 0", self.prior)
+    prior: ClassVar[float] = 0.2
 
     @abstractmethod
     def _network(self, classes: int) -> nn.Module:
         """The network that the fit begins with, in float64."""
 
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        """Of a network whose last layer begins at zero."""
+        return {"scale": doubles(1.0)} | dict(self._network(num_classes).state_dict())
+
     def _fitted(
         self, data: CalibrationSet, scale: Tensor, loss: Callable[[Callable[..., Tensor]], Tensor]
     ) -> dict[str, Tensor]:
-        """1/T and the network's best parameters."""
-        network = self._network(data.p.num_classes)
-        return {"scale": scale} | fit_module(network, loss, data.rows, self.prior)
+        r"""1/T and the network's parameters :math:`\theta` of n rows.
 
-    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        """Of a network whose last layer begins at zero."""
-        scale = torch.ones((), dtype=torch.float64)
-        return {"scale": scale} | dict(self._network(num_classes).state_dict())
+        They have the lowest loss, of the network as a function, plus
+        :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`.
+        """
+        module = self._network(data.p.num_classes)
+        first = dict(module.named_parameters())
+        sizes = [value.numel() for value in first.values()]
+
+        def named(vector: Tensor) -> dict[str, Tensor]:
+            parts = zip(first.items(), vector.split(sizes), strict=True)
+            return {name: part.view_as(value) for (name, value), part in parts}
+
+        def objective(vector: Tensor) -> Tensor:
+            values = named(vector)
+            value = loss(lambda *inputs: functional_call(module, values, inputs))
+            return value + vector.square().sum() / (2 * data.rows * self.prior**2)
+
+        start = torch.cat([value.detach().flatten() for value in first.values()])
+        found = named(minimise(objective, start, steps=100, tolerance=1e-7))
+        return {"scale": scale} | {name: value.clone() for name, value in found.items()}
 
 
 def same_energy(before: Tensor, after: Tensor) -> Tensor:
@@ -286,6 +279,11 @@ def _same_label(p: ClassPrediction, q: ClassPrediction) -> ClassPrediction:
     return q.with_samples(samples)
 
 
+def doubles(values: float | list[float]) -> Tensor:
+    """A tensor in double precision."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def samples_of(p: Prediction) -> Tensor:
     """The samples ``[K, m, O]`` as calibrators see them: float64, CPU."""
     return p.samples.double().cpu()
@@ -296,9 +294,17 @@ def mixture_logs(p: ClassPrediction) -> Tensor:
     return log_mixture(p.samples, p.weights).cpu()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CalibrationSet:
     """Clean rows (``index`` of ``p``) and any corrupted copies of them: half the weight each.
+
+    Attributes:
+        parts: The clean rows, then every copy.
+        rows: Of these the clean ones, which priors are held against: copies tell nothing new.
+        samples: Outputs of all parts ``[K, n, O]``, float64.
+        target: Labels ``[n]``, or values.
+        share: Of every row in the loss ``[n]``; sums to 1.
+        weights: Of the hypotheses ``[K]``, or ``None``.
 
     Example:
         >>> p = ClassPrediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
@@ -310,40 +316,18 @@ class CalibrationSet:
     index: Tensor | slice = field(default_factory=lambda: slice(None))
     copies: Sequence[Any] = ()
 
-    @cached_property
-    def parts(self) -> list[Any]:
-        """The clean rows, then every copy."""
-        return [self.p[self.index], *self.copies]
-
-    @property
-    def rows(self) -> int:
-        """Rows that priors are held against: copies of a row tell nothing new about labels."""
-        return len(self.parts[0])
-
-    @cached_property
-    def samples(self) -> Tensor:
-        """Outputs of all parts ``[K, n, O]``: logits, or those of values."""
-        return torch.cat([samples_of(p) for p in self.parts], dim=1)
-
-    @cached_property
-    def target(self) -> Tensor:
-        """Labels ``[n]``, or values."""
-        return torch.cat([p.require_target().cpu() for p in self.parts])
-
-    @cached_property
-    def share(self) -> Tensor:
-        """Of every row in the loss ``[n]``; sums to 1."""
-        clean, copies = self.rows, sum(map(len, self.copies))
-        share = torch.full((clean + copies,), 1.0 / clean, dtype=torch.float64)
-        if copies:
-            share[:clean], share[clean:] = 0.5 / clean, 0.5 / copies
-        return share
-
-    @property
-    def weights(self) -> Tensor | None:
-        """Of the hypotheses ``[K]``, or ``None``."""
-        weights: Tensor | None = self.p.weights
-        return weights
+    def __post_init__(self) -> None:
+        self.parts: list[Any] = [self.p[self.index], *self.copies]
+        if not all(map(len, self.parts)):
+            raise InputError("at least one row to fit on", "none", "Is the split empty?")
+        joined = Prediction.concatenate([part.to("cpu") for part in self.parts])
+        self.samples, self.rows = samples_of(joined), len(self.parts[0])
+        self.target: Tensor = joined.require_target()
+        self.weights: Tensor | None = joined.weights
+        clean = torch.arange(len(joined)) < self.rows
+        half = 0.5 if self.copies else 1.0
+        each = doubles([half / self.rows, 0.5 / max(len(joined) - self.rows, 1)])
+        self.share = torch.where(clean, each[0], each[1])
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -356,10 +340,8 @@ class CalibrationSet:
         shares = [float(part.sum()) for part in self.share.split(sizes)]
         return list(zip(samples.split(sizes, 1), target.split(sizes), shares, strict=True))
 
-    def temperature(self, samples: Tensor | None = None) -> float:
-        """The best single temperature, of other logits ``[1, n, C]`` of these rows if given."""
-        if samples is not None:
-            return best_temperature(self.split(samples, self.target))
+    def temperature(self) -> float:
+        """The best single temperature of the mixture."""
         return best_temperature(self.split(self.samples, self.target), self.weights)
 
     def nll(self, logits: Tensor) -> Tensor:
@@ -377,14 +359,7 @@ def minimise(
     steps: int = 200,
     tolerance: float = 1e-10,
 ) -> Tensor:
-    """The minimiser of a function of a float64 vector by L-BFGS.
-
-    Args:
-        loss: A differentiable scalar of the vector.
-        start: Where to begin.
-        bounds: Lower and upper bound of every entry; ``None`` where there is none.
-        steps: At most so many iterations.
-        tolerance: Relative decrease of the value that counts as none.
+    """The minimiser of a differentiable function of a float64 vector, by SciPy's L-BFGS-B.
 
     Example:
         >>> minimise(lambda v: (v - 3).square().sum(), torch.zeros(1).double())
@@ -401,28 +376,3 @@ def minimise(
     first = start.detach().double().numpy()
     result = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return torch.from_numpy(result.x.copy())
-
-
-def fit_module(
-    module: nn.Module, loss: Callable[[Callable[..., Tensor]], Tensor], rows: int, prior: float
-) -> dict[str, Tensor]:
-    r"""The parameters with the lowest mean loss of n ``rows`` of a module as a function, by name.
-
-    Adds :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`, a normal prior of deviation :math:`\tau` on every
-    parameter: strong when rows are few, fading as they grow. The module stays as it is.
-    """
-    first = dict(module.named_parameters())
-    sizes = [value.numel() for value in first.values()]
-
-    def named(vector: Tensor) -> dict[str, Tensor]:
-        parts = zip(first.items(), vector.split(sizes), strict=True)
-        return {name: part.view_as(value) for (name, value), part in parts}
-
-    def objective(vector: Tensor) -> Tensor:
-        values = named(vector)
-        value = loss(lambda *inputs: functional_call(module, values, inputs))
-        return value + vector.square().sum() / (2 * rows * prior**2)
-
-    start = torch.cat([value.detach().flatten() for value in first.values()])
-    found = named(minimise(objective, start, steps=100, tolerance=1e-7))
-    return {name: value.clone() for name, value in found.items()}

@@ -7,18 +7,22 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch_geometric.nn import GCNConv
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.nn import GCN
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
-from gduq._checks import check_int
-from gduq.calibration.base import CalibrationSet, NetworkCalibrator, RowTemperature, samples_of
+from gduq.calibration.base import (
+    CalibrationSet,
+    NetworkCalibrator,
+    RowTemperature,
+    doubles,
+    samples_of,
+)
 from gduq.calibration.monotone import UNIT
 from gduq.errors import InputError
 from gduq.graphs import Graph, check_graph
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["GATS", "CaGCN", "GraphCalibrator"]
 
 _COOLEST = 0.01
+_HIDDEN, _HEADS = 16, 8  # as published
 
 
 @dataclass(eq=False)
@@ -42,14 +47,18 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
     answers with a factor on T; a normal prior pulls it towards 1. Predictions cover **all** nodes
     of its graph, in order (``gduq.predict(model, data)``); ``rows`` chooses the nodes to fit on and
     to answer for. The graph is not saved: bind a restored calibrator to one with `on`.
+
+    Args:
+        graph: The graph whose nodes the predictions are about.
+        train_rows: The nodes the model was trained on (mask or indices); `GATS` alone reads them.
     """
 
     needs_graph = True
 
     graph: Graph | None = field(default=None, repr=False, metadata={"saved": False})
+    train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.graph is not None:
             check_graph(self.graph)
             if self.graph.get("edge_index") is None:
@@ -58,7 +67,7 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
     def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
         """The same calibrator for another graph; what was learnt is shared."""
         other = copy.copy(self)
-        other.graph = graph
+        other.graph, other.train_rows = graph, train_rows
         other.__post_init__()
         return other
 
@@ -67,7 +76,7 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
         """What the network reads, computed once for all steps."""
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        scale = 1.0 / torch.tensor(data.temperature(), dtype=torch.float64)
+        scale = doubles(1.0 / data.temperature())
         inputs = self._prepared(data.p, scale)
 
         def loss(network: Callable[..., Tensor]) -> Tensor:
@@ -99,41 +108,24 @@ class CaGCN(GraphCalibrator):
 
     A normal prior takes the place of the published dropout, so a fit is reproducible. For node
     tasks. Keeps every label of a single hypothesis.
-
-    Args:
-        graph: The graph whose nodes the predictions are about.
-        prior, seed: As for `NetworkCalibrator`.
-        hidden: Width of the hidden layer.
     """
-
-    hidden: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_int("hidden", self.hidden, 1)
 
     def _network(self, classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return _TwoConvolutions(classes, self.hidden).double()
+            torch.manual_seed(0)
+            network = _ScaleGCN(classes, _HIDDEN, num_layers=2, out_channels=1).double()
+        nn.init.zeros_(network.convs[-1].lin.weight)  # which is T = 1
+        return cast(nn.Module, network)
 
     def _inputs(self, graph: Graph, logits: Tensor) -> tuple[Tensor, ...]:
-        edges, weight = gcn_norm(graph.edge_index.cpu(), num_nodes=len(logits), dtype=logits.dtype)
-        return logits, edges, weight
+        return logits, graph.edge_index.cpu()
 
 
-class _TwoConvolutions(nn.Module):
-    """The network of `CaGCN`; its last layer starts at zero, which is T = 1."""
+class _ScaleGCN(GCN):  # type: ignore[misc]
+    """The network of `CaGCN`."""
 
-    def __init__(self, classes: int, hidden: int) -> None:
-        super().__init__()
-        self.first = GCNConv(classes, hidden, normalize=False)
-        self.second = GCNConv(hidden, 1, normalize=False)
-        nn.init.zeros_(self.second.lin.weight)
-
-    def forward(self, logits: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
-        hidden = self.first(logits, edges, weight).relu()
-        scale = F.softplus(self.second(hidden, edges, weight).squeeze(-1) + UNIT)
+    def forward(self, logits: Tensor, edges: Tensor) -> Tensor:
+        scale = F.softplus(super().forward(logits, edges).squeeze(-1) + UNIT)
         return scale.clamp(_COOLEST, 1.0 / _COOLEST).reciprocal()
 
 
@@ -151,34 +143,12 @@ class GATS(GraphCalibrator):
     * :math:`\gamma_j`: one learnt value for training nodes, one for nodes a step away, else 1.
 
     For node tasks. Keeps every label of a single hypothesis.
-
-    Args:
-        graph, prior, seed: As for `CaGCN`.
-        train_rows: The nodes the model was trained on (mask or indices).
-        heads: H.
     """
 
-    prior: float = field(default=1.0, kw_only=True)
-    train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
-    heads: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_int("heads", self.heads, 1)
-
-    def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
-        """The same calibrator for another graph and its training nodes, if it has any."""
-        other = super().on(graph)
-        other.train_rows = train_rows
-        return other
-
-    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        if not self._trained(len(data.p)).any():
-            raise InputError("at least one training node", "none", "Pass train_rows=.")
-        return super()._fit(data)
+    prior = 1.0
 
     def _network(self, classes: int) -> nn.Module:
-        return _Attention(classes, self.heads, self.seed)
+        return _Attention(classes)
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         return {k: v if k == "scale" else 0 * v for k, v in super()._neutral(num_classes).items()}
@@ -213,10 +183,10 @@ class GATS(GraphCalibrator):
 class _Attention(nn.Module):
     """The network of `GATS`; all parameters zero means T = 1."""
 
-    def __init__(self, classes: int, heads: int, seed: int) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        weight = torch.zeros(classes, heads, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.zeros(classes, _HEADS, dtype=torch.float64)
         weight.normal_(0.0, 0.1, generator=generator)  # equal heads would stay equal
         self.heads = nn.Parameter(weight)
         self.confidence = nn.Parameter(torch.zeros((), dtype=torch.float64))

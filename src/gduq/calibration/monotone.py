@@ -12,18 +12,15 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor, nn
 
 from gduq._torch import below, exporting
-from gduq.calibration.base import CalibrationSet, MixtureCalibrator, NetworkCalibrator
+from gduq.calibration.base import CalibrationSet, MixtureCalibrator, NetworkCalibrator, doubles
 from gduq.errors import InputError
+from gduq.prediction.mixture import best_temperature
 
-__all__ = [
-    "UNIT",
-    "IsotonicCalibration",
-    "OrderInvariantCalibration",
-    "SplineCalibration",
-    "replace_top",
-]
+__all__ = ["UNIT", "IsotonicCalibration", "OrderInvariantCalibration", "SplineCalibration",
+           "replace_top"]  # fmt: skip
 
 UNIT = 0.5413248546129181  # softplus(UNIT) = 1
+_KNOTS = 7  # of the spline, at equal distances in rank
 _ORDER = 1e-9  # share of the old probability that keeps classes apart where the function is flat
 _TOP = 1.0 - 1e-6  # highest confidence a correction may reach
 
@@ -56,20 +53,16 @@ class IsotonicCalibration(MixtureCalibrator):
         return (steps + _ORDER * probs).clamp_min(1e-300).log()
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        line = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        return {"x": line, "y": line.clone()}
+        return {"x": doubles([0.0, 1.0]), "y": doubles([0.0, 1.0])}
 
 
 @dataclass(eq=False)
 class SplineCalibration(MixtureCalibrator):
     r"""Confidence corrected by the slope of a spline (Gupta et al., ICLR 2021).
 
-    A natural cubic spline S is fitted to :math:`h(t_i) = \frac1n \sum_{j \le i} ([\hat y_j = y_j] -
-    s_j)` over sorted confidences, :math:`t_i = i/n`; the new confidence is :math:`s' = s +
-    S'(t(s))`, kept within 1/C and 1. Keeps every label.
-
-    Args:
-        knots: Knots of the spline, at equal distances in rank.
+    A natural cubic spline S of 7 knots is fitted to :math:`h(t_i) = \frac1n \sum_{j \le i} ([\hat
+    y_j = y_j] - s_j)` over sorted confidences, :math:`t_i = i/n`; the new confidence is :math:`s' =
+    s + S'(t(s))`, kept below 1 and above the second class. Keeps every label.
 
     Example:
         >>> from gduq.prediction import ClassPrediction
@@ -79,36 +72,28 @@ class SplineCalibration(MixtureCalibrator):
         tensor([0.7..., 0.7..., 0.7..., 0.7...])
     """
 
-    knots: int = 7
-
-    def __post_init__(self) -> None:
-        if self.knots < 3:
-            raise InputError("knots >= 3", self.knots)
-
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
         top, label = data.log_probs.exp().max(dim=-1)
         scores, group = top.unique(return_inverse=True)
-        if len(scores) < self.knots:
-            wanted = f"at least as many distinct confidences as knots, {self.knots}"
-            do = "Use more rows, fewer knots, or TemperatureScaling."
-            raise InputError(wanted, len(scores), do)
+        if len(scores) < _KNOTS:
+            wanted = f"at least as many distinct confidences as knots, {_KNOTS}"
+            raise InputError(wanted, len(scores), "Use more rows, or TemperatureScaling.")
         gap = data.share * ((label == data.target).double() - top)
         none = torch.zeros_like(scores)
         t, h = (none.index_add(0, group, x).cumsum(0).numpy() for x in (data.share, gap))
         # the nearest spline in least squares, by its values at the knots
-        knots = np.linspace(0.0, 1.0, self.knots)
-        spline = CubicSpline(knots, np.eye(self.knots), bc_type="natural")
+        knots = np.linspace(0.0, 1.0, _KNOTS)
+        spline = CubicSpline(knots, np.eye(_KNOTS), bc_type="natural")
         values, *_ = np.linalg.lstsq(spline(t), h, rcond=None)
         return {"confidence": scores, "correction": torch.from_numpy(spline(t, 1) @ values)}
 
     def _map_mixture(self, logs: Tensor) -> Tensor:
         top = logs.amax(dim=-1).exp()
         new = top + _interpolated(top, self._state["confidence"], self._state["correction"])
-        return replace_top(logs, new.clamp_min(1.0 / logs.size(1)).minimum(top.clamp_min(_TOP)))
+        return replace_top(logs, new.minimum(top.clamp_min(_TOP)))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        return {"confidence": ends, "correction": torch.zeros_like(ends)}
+        return {"confidence": doubles([0.0, 1.0]), "correction": doubles([0.0, 0.0])}
 
 
 def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -122,29 +107,22 @@ def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def replace_top(logs: Tensor, new: Tensor) -> Tensor:
-    r"""Log probabilities ``[m, C]`` whose largest entry becomes ``new`` ``[m]``, still the largest.
+    r"""Log probabilities ``[m, C]`` whose largest entry becomes ``new`` ``[m]``.
 
-    The rest :math:`q = p_{c} / (1 - s)` becomes :math:`(1 - s')\,[(1 - \lambda) q + \lambda/(C -
-    1)]`, with the smallest :math:`\lambda \ge 0` that keeps it below :math:`s'`.
+    The others keep their proportions. Where one of them would become the largest, ``new`` is raised
+    until both are equal.
 
     Example:
-        >>> replace_top(torch.tensor([[0.5, 0.4, 0.1]]).log(), torch.tensor([0.4])).exp()
-        tensor([[0.4000, 0.4000, 0.2000]])
+        >>> replace_top(torch.tensor([[0.5, 0.4, 0.1]]).log(), torch.tensor([0.6])).exp()
+        tensor([[0.6000, 0.3200, 0.0800]])
     """
     label = logs.argmax(dim=-1, keepdim=True)
-    rest = logs.scatter(1, label, -torch.inf)
-    others = logs.size(1) - 1
-    total = rest.logsumexp(dim=-1)  # log(1 - s)
-    share = rest - total[:, None]  # log q
-    highest = share.amax(dim=-1).exp()
-    allowed = new / (1.0 - new).clamp_min(1e-300)
-    excess = (highest - allowed).clamp_min(0.0)
-    mix = (excess / (highest - 1.0 / others).clamp_min(1e-300)).clamp(max=1.0)[:, None]
-    even = (share.exp() * (1.0 - mix) + mix / others).clamp_min(1e-300).log()
-    share = torch.where(mix > 0, even, share)
-    old = logs.amax(dim=-1).exp()
-    left = torch.where(new == old, total, torch.log1p(-new).clamp_min(-690.0))
-    return (share + left[:, None]).scatter(1, label, new.log()[:, None])
+    old, rest = logs.amax(dim=-1, keepdim=True), logs.scatter(1, label, -torch.inf)
+    others = rest.logsumexp(dim=-1, keepdim=True)  # log(1 - s)
+    second = (rest.amax(dim=-1, keepdim=True) - others).exp()  # of what the others have
+    top = torch.maximum(new[:, None], second / (1.0 + second))
+    left = torch.where(top == old.exp(), others, torch.log1p(-top).clamp_min(-690.0))
+    return (rest - others + left).scatter(1, label, top.log())
 
 
 @dataclass(eq=False)
@@ -157,13 +135,10 @@ class OrderInvariantCalibration(NetworkCalibrator, MixtureCalibrator):
     temperature that fits them best, and a network m of one hidden layer as wide as C, which a
     normal prior pulls towards changing nothing more. Fitted by NLL. Keeps every label and the order
     of classes.
-
-    Args:
-        prior, seed: As for `NetworkCalibrator`.
     """
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        scale = 1.0 / torch.tensor(data.temperature(data.log_probs[None]), dtype=torch.float64)
+        scale = doubles(1.0 / best_temperature(data.split(data.log_probs[None], data.target)))
         ordered, order = _sort(data.log_probs * scale)
         place = (order == data.target[:, None]).int().argmax(dim=-1)  # of the right class
 
@@ -187,7 +162,7 @@ class OrderInvariantCalibration(NetworkCalibrator, MixtureCalibrator):
     def _network(self, classes: int) -> nn.Module:
         """The identity, with a hidden layer to start from: its last layer is zero."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+            torch.manual_seed(0)
             first, last = nn.Linear(classes, classes), nn.Linear(classes, classes - 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)

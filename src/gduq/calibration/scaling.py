@@ -1,33 +1,35 @@
-"""Logits scaled: by a temperature, by blended ones, by a weight per class or a matrix."""
+"""Temperatures, a weight per class or a matrix; factors on deviations; labels one by one."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gduq._checks import one_of
 from gduq.calibration.base import (
     CalibrationSet,
+    Calibrator,
     ClassCalibrator,
     RowTemperature,
+    doubles,
     minimise,
     same_energy,
     samples_of,
 )
-from gduq.errors import InputError
-from gduq.prediction import RESCALING_RULES, ClassPrediction
+from gduq.errors import InputError, warn_user
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction, Values
 from gduq.prediction.mixture import log_mixture
 
-__all__ = [
-    "DirichletCalibration",
-    "EnsembleTemperatureScaling",
-    "Fixed",
-    "TemperatureScaling",
-    "VectorScaling",
-]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "PerLabel",
+           "TemperatureScaling", "VectorScaling"]  # fmt: skip
 
 _WEIGHT, _BIAS = 0.25, 0.5  # deviations of the default prior, weights as a share of 1/T
 
@@ -54,13 +56,13 @@ class TemperatureScaling(RowTemperature):
         return self.state()["temperature"]
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        return {"temperature": _doubles(data.temperature())}
+        return {"temperature": doubles(data.temperature())}
 
     def _temperature(self, p: ClassPrediction) -> Tensor:
         return self._state["temperature"].expand(p.samples.size(1))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return {"temperature": _doubles(1.0)}
+        return {"temperature": doubles(1.0)}
 
 
 @dataclass(eq=False)
@@ -79,7 +81,12 @@ class EnsembleTemperatureScaling(ClassCalibrator):
         even = torch.full_like(tempered, -math.log(tempered.size(1)))
         parts = torch.stack([tempered, data.log_probs, even])  # [3, n, C]
         chosen = parts.gather(2, data.target.expand(3, -1)[..., None]).squeeze(2).exp()
-        return {"temperature": _doubles(temperature), "weights": _blend(chosen, data.share)}
+
+        def loss(v: Tensor) -> Tensor:
+            return -data.share @ (v @ chosen / v.sum()).clamp_min(1e-300).log()
+
+        found = minimise(loss, doubles([0.8, 0.1, 0.1]), [(0.0, None)] * 3, tolerance=1e-14)
+        return {"temperature": doubles(temperature), "weights": found / found.sum()}
 
     def _map(self, p: ClassPrediction) -> Tensor:
         samples, shares = samples_of(p), self._state["weights"].log()
@@ -89,35 +96,21 @@ class EnsembleTemperatureScaling(ClassCalibrator):
         return same_energy(samples, blend)
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return {"temperature": _doubles(1.0), "weights": _doubles([1.0, 0.0, 0.0])}
-
-
-def _doubles(values: float | list[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def _blend(chosen: Tensor, share: Tensor) -> Tensor:
-    """Simplex weights that maximise the mean log of ``weights @ chosen``, ``[3, n] -> [3]``."""
-
-    def loss(weights: Tensor) -> Tensor:
-        return -share @ (weights @ chosen / weights.sum()).clamp_min(1e-300).log()
-
-    found = minimise(loss, _doubles([0.8, 0.1, 0.1]), bounds=[(0.0, None)] * 3, tolerance=1e-14)
-    return found / found.sum()
+        return {"temperature": doubles(1.0), "weights": doubles([1.0, 0.0, 0.0])}
 
 
 @dataclass(eq=False)
 class _Affine(ClassCalibrator):
-    r"""A linear map of what every hypothesis gives, :math:`s'_k = W x_k + b`, near 1/T and 0."""
+    r"""A linear map of what every hypothesis gives, :math:`s'_k = W x_k + b`, near 1/T and 0.
+
+    Classes without rows stay at 1/T and 0.
+    """
 
     full: ClassVar[bool] = False  # whether W is a matrix, not a diagonal, kept as ``[C]``
 
     penalty: float | None = None
-    missing: Literal["error", "keep"] = "error"
 
     def __post_init__(self) -> None:
-        if self.missing not in ("error", "keep"):
-            raise InputError('missing="error" or "keep"', repr(self.missing))
         if self.penalty is not None and not self.penalty >= 0:
             raise InputError("penalty >= 0 or None", self.penalty)
 
@@ -126,54 +119,33 @@ class _Affine(ClassCalibrator):
         return logits
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        r"""W and b by L-BFGS, in coordinates that it likes.
-
-        Log probabilities of many classes are strongly correlated. With :math:`W = A P`, where
-        :math:`(x - \bar x) P` has unit variance, and A and :math:`b + W \bar x` to be found, it
-        takes tens of steps instead of thousands.
-        """
+        """W and b by L-BFGS on centred inputs of unit variance, which takes tens of steps."""
         x, scale = self._inputs(data.samples), 1.0 / data.temperature()
         classes, centre = x.size(2), x.mean(dim=(0, 1))
-        present = self._present(data.target, classes)
-        free = present[:, None] if self.full else present
-        home = scale * self._neutral(classes)["weight"]
-        whiten, start = _whitening(x - centre) if self.full else (torch.ones(classes), home)
-        start = scale * start if self.full else start
-        pull, bias_pull = self._pulls(classes, data.rows, scale)
+        unit = (x - centre).square().mean().sqrt().clamp_min(1e-12)
+        present = (torch.bincount(data.target, minlength=classes) > 0).double()
+        free = (present[:, None] if self.full else present) / unit
+        eye = self._neutral(classes)["weight"]
+        # factors of squared distances: of W from 1/T, on the diagonal and off it, and of b from 0
+        near, bias_pull = 0.5 / (data.rows * (_WEIGHT * scale) ** 2), 0.5 / (data.rows * _BIAS**2)
+        away = classes * near
+        if self.penalty is not None:
+            near, bias_pull = 0.0, self.penalty / classes
+            away = self.penalty / max(classes * (classes - 1), 1)
+        pull = near * eye + away * (1.0 - eye)
 
         def weight_and_bias(vector: Tensor) -> tuple[Tensor, Tensor]:
-            inner = start + free * vector[:-classes].view_as(start)
-            weight = _times(whiten, inner)  # P is symmetric
+            weight = scale * eye + free * vector[:-classes].view_as(eye)
             return weight, scale * centre + present * vector[-classes:] - _times(weight, centre)
 
         def loss(vector: Tensor) -> Tensor:
             weight, bias = weight_and_bias(vector)
-            off = (pull * (weight - home).square()).sum()
+            off = (pull * (weight - scale * eye).square()).sum()
             return data.nll(_times(weight, x) + bias) + off + bias_pull * bias.square().sum()
 
-        found = minimise(loss, torch.zeros(start.numel() + classes, dtype=torch.float64))
+        found = minimise(loss, torch.zeros(eye.numel() + classes, dtype=torch.float64))
         weight, bias = weight_and_bias(found)
         return {"weight": weight, "bias": bias}
-
-    def _present(self, target: Tensor, classes: int) -> Tensor:
-        """1.0 for the classes that have rows ``[C]``; an error where one may not be absent."""
-        present = torch.bincount(target, minlength=classes) > 0
-        if self.missing == "error" and not bool(present.all()):
-            absent = torch.nonzero(~present).flatten().tolist()
-            got = f"none of class {', '.join(map(str, absent[:5]))}{' ...' * (len(absent) > 5)}"
-            do = 'Pass missing="keep" to leave them as they are, or use TemperatureScaling.'
-            raise InputError("validation rows of every class", got, do)
-        return present.double()
-
-    def _pulls(self, classes: int, rows: int, scale: float) -> tuple[Tensor, float]:
-        """Factors of the squared distances of W from 1/T, and of b from 0."""
-        near, bias = 0.5 / (rows * (_WEIGHT * scale) ** 2), 0.5 / (rows * _BIAS**2)
-        away = classes * near
-        if self.penalty is not None:
-            near, bias = 0.0, self.penalty / classes
-            away = self.penalty / max(classes * (classes - 1), 1)
-        eye = self._neutral(classes)["weight"]
-        return near * eye + away * (1.0 - eye), bias
 
     def _map(self, p: ClassPrediction) -> Tensor:
         return _times(self._state["weight"], self._inputs(samples_of(p))) + self._state["bias"]
@@ -186,14 +158,6 @@ class _Affine(ClassCalibrator):
 def _times(weight: Tensor, x: Tensor) -> Tensor:
     """A matrix, or the diagonal ``[C]`` of one, times vectors ``[..., C]``."""
     return x @ weight.T if weight.dim() == 2 else x * weight
-
-
-def _whitening(x: Tensor) -> tuple[Tensor, Tensor]:
-    """P such that x P has unit variance, and its inverse ``[C, C]``; both are symmetric."""
-    flat = x.flatten(0, 1)
-    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-    values = values.clamp_min(1e-4 * float(values[-1].clamp_min(1e-9)))
-    return (vectors * values.rsqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T
 
 
 @dataclass(eq=False)
@@ -209,8 +173,6 @@ class VectorScaling(_Affine):
     Args:
         penalty: ``None`` for that prior; a number :math:`\lambda` for :math:`\frac{\lambda}{C}
             \|b\|^2` instead, 0 for the published method.
-        missing: What to do when a class has no validation row: ``"error"``, or ``"keep"`` its
-            weight at 1/T and its bias at 0.
 
     Example:
         >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 4)
@@ -244,27 +206,121 @@ class DirichletCalibration(_Affine):
 
 
 @dataclass(eq=False)
-class Fixed(ClassCalibrator):
-    r"""A map for which nothing is learnt, with K equal hypotheses left where it averages them.
+class DeviationScaling(Calibrator):
+    r"""One factor per value on all deviations; the mean of the mixture :math:`\bar\mu` stays.
 
-    Args:
-        rule: ``"t2"`` halves the logits, the control that every claim must beat;
-            ``"mean_logits"`` is the paper's average :math:`\mu`, ``"rescaled_paper"`` and
-            ``"rescaled_released"`` the two readings of its rescaling
-            (`gduq.ClassPrediction.rescaled`).
+    .. math:: \mu'_k = \bar\mu + s (\mu_k - \bar\mu), \qquad \sigma'_k = s\,\sigma_k, \qquad
+        s = \arg\min_s \mathrm{NLL}
+
+    The NLL is that of the mixture, with one more row whose error is as large as said: a few exact
+    answers would else say s = 0.
+
+    Example:
+        >>> p = ValuePrediction(torch.zeros(1, 3, 2), target=torch.tensor([2.0, -2.0, 3.0]))
+        >>> DeviationScaling().fit(p)(p).std  # the root of (1 + 4 + 4 + 9) / 4
+        tensor([2.1213, 2.1213, 2.1213])
     """
 
-    rule: str = "t2"
+    kind = "values"
+
+    @property
+    def value(self) -> Tensor:
+        """The factors ``[T]``."""
+        return self.state()["scale"]
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        return {}
+        count, unit = data.samples.size(2) // 2, _standard(1)
+        target = data.target.double().view(-1, count)
+        columns = ((data.samples[..., [t, t + count]], target[:, t : t + 1]) for t in range(count))
+        scales = [unit.best_temperature(data.split(*one), data.weights) for one in columns]
+        return {"scale": torch.tensor(scales, dtype=torch.float64)}
 
-    def _map(self, p: ClassPrediction) -> Tensor:
-        if self.rule == "t2":
-            return samples_of(p) / 2.0
-        rules = {f"rescaled_{rule}": rule for rule in RESCALING_RULES}
-        one = p.rescaled(rules[self.rule]) if self.rule in rules else p.mean_logits()
-        return samples_of(one).expand(p.num_samples, -1, -1)
+    def _map(self, p: ValuePrediction) -> Tensor:
+        weights = None if p.weights is None else p.weights.cpu()
+        return _standard(p.num_values).scaled(samples_of(p), self._state["scale"], weights)
 
-    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return {}
+    def _neutral(self, num_values: int) -> dict[str, Tensor]:
+        return {"scale": torch.ones(num_values, dtype=torch.float64)}
+
+
+def _standard(count: int) -> Values:
+    return Values(shift=(0.0,) * count, scale=(1.0,) * count)
+
+
+@dataclass(eq=False)
+class PerLabel(Calibrator):
+    """A calibrator for classes, fitted for every label by itself, on the rows that know it.
+
+    A label whose known rows are all "yes" or all "no" stays as it is, which a warning says. Where a
+    label's "yes" comes too often or too rarely, ``"vector"`` can move it.
+
+    Args:
+        method: A name of `gduq.calibration.METHODS` for classes that does not need the graph.
+
+    Example:
+        >>> z = torch.tensor([[4.0, -1.0]] * 4)  # sure of the first, right three times of four
+        >>> nan = float("nan")
+        >>> p = LabelPrediction(z, torch.tensor([[1, 0], [1, 1], [1, nan], [0, 0]]))
+        >>> PerLabel().fit(p)(p).probs[0].round(decimals=2)
+        tensor([0.7500, 0.3300])
+    """
+
+    kind = "labels"
+
+    method: str = "temperature"
+
+    def __post_init__(self) -> None:
+        self._class()
+
+    def _class(self) -> type[Calibrator]:
+        from gduq.calibration import methods_for
+
+        usable = {n: cls for n, cls in methods_for("classes").items() if not cls.needs_graph}
+        one_of("a method", self.method, usable)
+        return usable[self.method]
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
+        calibrator = super().restore(config, state)
+        for t in torch.nonzero(state["mapped"]).flatten().tolist():
+            if calibrator.column(t) is None:  # raises for a part that is missing
+                raise InputError(f"a saved {cls.__name__}", f"one without label {t}")
+        return calibrator
+
+    def column(self, t: int) -> Calibrator | None:
+        """The fitted calibrator of label ``t``; ``None`` where the label stays as it is."""
+        self._check_fitted()
+        start = f"{t}."
+        own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
+        return self._class().restore({}, own) if own else None
+
+    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        p, state = data.parts[0], dict[str, Tensor]()
+        mapped = torch.zeros(p.num_labels, dtype=torch.bool)
+        for t in range(p.num_labels):
+            column = p.column(t)
+            if len(column.require_target().unique()) < 2:
+                continue
+            copies = [copy.column(t) for copy in data.copies if bool(copy.known[:, t].any())]
+            fitted = self._class()().fit(column, corrupted=copies)
+            state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
+            mapped[t] = True
+        if kept := torch.nonzero(~mapped).flatten().tolist():
+            names = ", ".join(str((p.names or range(p.num_labels))[t]) for t in kept[:5])
+            warn_user(
+                f"{len(kept)} of {p.num_labels} labels stay as they are, among them {names}: "
+                'to calibrate a label takes rows of "yes" and of "no"'
+            )
+        return {"mapped": mapped} | state
+
+    def _map(self, p: LabelPrediction) -> Tensor:
+        every, after = replace(p, target=None), samples_of(p).clone()
+        for t in range(p.num_labels):
+            calibrator = self.column(t)
+            if calibrator is not None:
+                pair = samples_of(calibrator(every.column(t)))
+                after[..., t] = pair[..., 1] - pair[..., 0]
+        return after
+
+    def _neutral(self, num_labels: int) -> dict[str, Tensor]:
+        return {"mapped": torch.zeros(num_labels, dtype=torch.bool)}

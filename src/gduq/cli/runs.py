@@ -73,7 +73,7 @@ def evaluate(
     data: Annotated[Texts, option("Judge on labelled files: [split=]FILE; repeat.")] = None,
     method: Methods = None,
     subgroups: Annotated[bool, option("Also by degree and size.", "--subgroups")] = False,
-    output: Annotated[Path | None, option("A .json or .md file.", "--output", "-o")] = None,
+    output: Annotated[Path | None, option("A .json file.", "--output", "-o")] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -85,7 +85,7 @@ def evaluate(
     kept. Rows that cannot be read are listed and left out; the exit code is then 3.
     """
     run = request.bundle
-    check_new(output, force, (".json", ".md"), [run / "metrics.json", source_of(run)])
+    check_new(output, force, (".json",), [run / "metrics.json", source_of(run)])
     from gduq.runs.folder import RunFolder
 
     with status("Evaluating", as_json):
@@ -102,13 +102,13 @@ def evaluate(
     if len(left_out) > _SHOWN:
         echo(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
     if output is not None:
-        (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
+        found.to_json(output)
         echo(f"Written to {output}")
     elif as_json:
         typer.echo(found.to_json(), nl=False)
     else:  # all of it is wider than any screen
         print_rows(summary_rows(found))
-        echo("Everything, with intervals: -o evaluation.md, or --json.")
+        echo("Everything, with intervals: -o evaluation.json, or --json.")
     if left_out:
         raise typer.Exit(3)
 

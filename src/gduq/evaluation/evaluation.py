@@ -1,13 +1,12 @@
-"""`Evaluation`: one table of everything measured, as DataFrame, JSON and Markdown."""
+"""`Evaluation`: one table of everything measured, as DataFrame and JSON."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,19 +19,11 @@ if TYPE_CHECKING:
 
     from gduq.prediction import Prediction
 
-__all__ = ["COLUMNS", "Evaluation"]
+__all__ = ["COLUMNS", "Evaluation", "EvaluationSettings"]
 
 COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
            "against")  # fmt: skip
 _NUMBERS = ("value", "low", "high")
-_TITLES = {
-    "metrics": "Metrics",
-    "ood": "OOD detection",
-    "error prediction": "Predicted accuracy",
-    "conformal": "Conformal prediction",
-    "abstention": "Abstention",
-    "subgroups": "Subgroups",
-}
 
 
 class _Row(BaseModel):
@@ -50,12 +41,18 @@ class _Row(BaseModel):
     against: str
 
 
-class _Settings(BaseModel):
+class EvaluationSettings(BaseModel):
+    """What an evaluation was made with; see `gduq.evaluate`."""
+
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     about: str = "classes"
     fit_on: str = "id_val"
+    negatives: str = "id_test"
+    ood: list[str] = []
+    alpha: float = Field(0.1, gt=0, lt=1)
     bins: int = Field(15, ge=1, le=100_000)
+    abstain: dict[Literal["coverage", "accuracy"], float] = {"coverage": 0.8, "accuracy": 0.9}
     resamples: int = Field(1000, ge=1)
     level: float = Field(0.95, gt=0, lt=1)
     seed: int = 0
@@ -63,7 +60,7 @@ class _Settings(BaseModel):
 
 
 class _Document(BaseModel):
-    settings: _Settings
+    settings: EvaluationSettings
     table: list[_Row]
 
 
@@ -107,10 +104,12 @@ class Evaluation:
         return Interval(*(float(table.iloc[0][name]) for name in _NUMBERS))
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
+        """EvaluationSettings and table as JSON, NaN as null; also written to ``path`` if given."""
         records = self.table.to_dict(orient="records")
-        content = {"settings": dict(self.settings), "table": records}
-        return _written(to_json(content) + "\n", path)
+        text = to_json({"settings": dict(self.settings), "table": records}) + "\n"
+        if path is not None:
+            write_text(Path(path), text)
+        return text
 
     @classmethod
     def from_json(cls, source: str | Path) -> Evaluation:
@@ -130,36 +129,3 @@ class Evaluation:
         table = pd.DataFrame(content["table"], columns=list(COLUMNS))
         table = table.astype(dict.fromkeys(_NUMBERS, float))
         return cls(table, content["settings"])
-
-    def to_markdown(self, path: str | Path | None = None) -> str:
-        """A table for each kind, intervals in brackets; also written to ``path`` if given."""
-        parts = []
-        for kind, title in _TITLES.items():
-            part = self.table[self.table["kind"] == kind]
-            if not part.empty:
-                parts.append(_of_kind(title, part))
-        return _written("\n\n".join(parts) + "\n", path)
-
-
-def _written(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        write_text(Path(path), text)
-    return text
-
-
-def _of_kind(title: str, part: pd.DataFrame) -> str:
-    """One line per split, calibrator and variant; one column per measure."""
-    keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
-    keys = keys if "split" in keys else ["split", *keys]
-    measures = list(dict.fromkeys(part["measure"]))
-    lines: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in part.to_dict(orient="records"):
-        value, low, high = (float(row[name]) for name in _NUMBERS)
-        span = "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
-        line = lines.setdefault(tuple(str(row[k]) for k in keys), {})
-        line[row["measure"]] = "–" if math.isnan(value) else f"{value:.3f}{span}"
-    rows = [(*name, *(line.get(m, "") for m in measures)) for name, line in lines.items()]
-    cells = [(*keys, *measures), *rows]
-    text = ["| " + " | ".join(c.replace("|", r"\|") for c in row) + " |" for row in cells]
-    text.insert(1, "|" + "---|" * (len(keys) + len(measures)))
-    return "\n".join([f"## {title}", "", *text])

@@ -1,4 +1,4 @@
-"""Metrics: pure functions of a prediction of any kind, or of logits and labels."""
+"""Metrics: pure functions of a prediction of any kind."""
 
 from gduq.metrics.classes import (
     Reliability,
@@ -19,9 +19,9 @@ from gduq.metrics.classes import (
     roc_auc,
     sharpness,
 )
-from gduq.metrics.ranking import Separation, aupr, auroc, false_positive_rate, separation
+from gduq.metrics.ranking import Separation, auroc, separation
 from gduq.metrics.resampling import Interval, bootstrap, bootstrap_all
-from gduq.metrics.tables import label_table, label_thresholds, measures, subgroups
+from gduq.metrics.tables import label_thresholds, measures, subgroups
 from gduq.metrics.values import (
     CalibrationCurve,
     calibration_curve,
@@ -38,9 +38,9 @@ from gduq.metrics.values import (
 
 __all__ = [
     "CalibrationCurve", "Interval", "Reliability", "RiskCoverage", "Separation", "accuracy",
-    "adaptive_ece", "aupr", "aurc", "auroc", "average_precision", "balanced_accuracy", "bootstrap",
+    "adaptive_ece", "aurc", "auroc", "average_precision", "balanced_accuracy", "bootstrap",
     "bootstrap_all", "brier", "calibration_curve", "classwise_ece", "coverage", "crps", "ece",
-    "ence", "false_positive_rate", "gap", "label_table", "label_thresholds", "mae", "majority",
+    "ence", "gap", "label_thresholds", "mae", "majority",
     "measures", "miscalibration_area", "nll", "r2", "reliability", "risk_coverage", "rmse",
     "roc_auc", "separation", "sharpness", "spearman", "subgroups", "width",
 ]  # fmt: skip

@@ -1,4 +1,8 @@
-"""Metrics of classes and labels: right answers, proper scores, ranking, calibration, selection."""
+"""Metrics of classes and labels: right answers, proper scores, ranking, calibration, selection.
+
+Each takes a `gduq.Prediction` with targets and gives a number. Of labels it is the mean over
+labels, of the rows where each is known.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ from gduq.metrics.rows import (
     POSITIVE,
     UNIT,
     ClassRows,
-    Predicted,
+    ValueRows,
     check_bins,
-    class_rows,
     equal_bins,
     folded_mean,
     metric,
-    ranked_rows,
+    rows_of,
 )
+from gduq.prediction import ClassPrediction, Prediction
 
 __all__ = ["Reliability", "RiskCoverage", "accuracy", "adaptive_ece", "aurc", "average_precision",
            "balanced_accuracy", "brier", "classwise_ece", "ece", "gap", "majority", "nll",
@@ -31,137 +35,96 @@ __all__ = ["Reliability", "RiskCoverage", "accuracy", "adaptive_ece", "aurc", "a
 
 
 @metric(classes=UNIT)
-def accuracy(p: Predicted, target: Tensor | None = None) -> float:
-    r"""Share of rows whose answer is right: the most likely class, unless a threshold decides.
-
-    Of labels this and every other metric is the mean over labels, of the rows where each is known.
-
-    Args:
-        p: A `gduq.ClassPrediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
-        target: Labels ``[m]``, next to logits only.
+def accuracy(p: ClassRows) -> Tensor:
+    """Share of rows whose answer is right: the most likely class, unless a threshold decides.
 
     Example:
-        >>> accuracy(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0]))
+        >>> accuracy(ClassPrediction(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])))
         0.5
     """
-    rows = class_rows(p, target)
-    return rows.out(rows.mean(rows.held))
+    return p.mean(p.held)
 
 
 @metric(classes=UNIT)
-def majority(p: Predicted, target: Tensor | None = None) -> float:
-    """Accuracy of always giving the most common answer of the same rows.
-
-    Example:
-        >>> majority(torch.zeros(10, 2), torch.tensor([0] * 9 + [1]))
-        0.9
-    """
-    rows = class_rows(p, target)
-    (count,) = rows.sums(rows.labels, rows.p.num_classes)
-    return rows.out(count.amax(dim=1) / count.sum(dim=1))
+def majority(p: ClassRows) -> Tensor:
+    """Accuracy of always giving the most common answer of the same rows."""
+    (count,) = p.sums(p.labels, p.p.num_classes)
+    return count.amax(dim=1) / count.sum(dim=1)
 
 
 @metric(classes=UNIT)
-def balanced_accuracy(p: Predicted, target: Tensor | None = None) -> float:
-    """Share of right answers within each class that has rows, averaged over classes.
-
-    Example:
-        >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
-        0.5
-    """
-    rows = class_rows(p, target)
-    count, hits = rows.sums(rows.labels, rows.p.num_classes, rows.held)
-    return rows.out((hits / count).nanmean(dim=1))
+def balanced_accuracy(p: ClassRows) -> Tensor:
+    """Share of right answers within each class that has rows, averaged over classes."""
+    count, hits = p.sums(p.labels, p.p.num_classes, p.held)
+    return (hits / count).nanmean(dim=1)
 
 
 @metric(classes=POSITIVE, values=ANY)
-def nll(p: Predicted, target: Tensor | None = None) -> float:
+def nll(p: ClassRows | ValueRows) -> Tensor:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
     Of values minus the mean log-density of the truth, which may be negative.
 
     Example:
-        >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
+        >>> round(nll(ClassPrediction(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))), 4)
         0.6931
     """
-    rows = ranked_rows(p, target)
-    return rows.out(rows.mean(rows.nll))
+    return p.mean(p.nll)
 
 
 @metric(classes=(0.0, 2.0))
-def brier(p: Predicted, target: Tensor | None = None) -> float:
-    r"""Brier score :math:`\frac1m \sum_i \sum_c (p_{ic} - [y_i = c])^2`, from 0 to 2.
-
-    Example:
-        >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
-        0.5
-    """
-    rows = class_rows(p, target)
-    squares = rows.p.probs.double().square().sum(dim=-1)
-    return rows.out(rows.mean(squares - 2.0 * rows.of_truth(rows.p.probs) + 1.0))
+def brier(p: ClassRows) -> Tensor:
+    r"""Brier score :math:`\frac1m \sum_i \sum_c (p_{ic} - [y_i = c])^2`, from 0 to 2."""
+    squares = p.p.probs.double().square().sum(dim=-1)
+    return p.mean(squares - 2.0 * p.of_truth(p.p.probs) + 1.0)
 
 
-@metric(classes=UNIT, values=POSITIVE)
-def sharpness(p: Predicted, target: Tensor | None = None) -> float:
+@metric(labelled=False, classes=UNIT, values=POSITIVE)
+def sharpness(p: ClassRows | ValueRows) -> Tensor:
     r"""How far from uniform predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`; no labels.
 
     Of values the root of the mean variance, in their unit: there the smaller one is sharper.
-
-    Example:
-        >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
-        0.725
     """
-    rows = ranked_rows(p, target, labelled=False)
-    return rows.out(rows.sharpness)
+    return p.sharpness
 
 
 @metric(classes=(-1.0, 1.0), values=(-1.0, 1.0))
-def gap(p: Predicted, target: Tensor | None = None) -> float:
+def gap(p: ClassRows | ValueRows) -> Tensor:
     r"""What predictions promise minus what they hold.
 
     Of classes :math:`\frac1m \sum_i (\text{confidence}_i - [\text{label}_i = y_i])`, of labels the
     mean of that over labels, of a value 0.9 minus the share of the truth in the 90 % intervals.
     `bootstrap` gives a value, and rows that are all right or all wrong, Wilson's interval of the
     share: no resample of such rows has an error in it.
-
-    Example:
-        >>> gap(torch.zeros(40, 2), torch.zeros(40).long())
-        -0.5
     """
-    rows = ranked_rows(p, target)
-    return rows.out(rows.gap)
+    return p.gap
 
 
 # -- ranking ---------------------------------------------------------------------------------------
 
 
 @metric(classes=UNIT)
-def roc_auc(p: Predicted, target: Tensor | None = None) -> float:
+def roc_auc(p: ClassRows) -> Tensor:
     """Area under the ROC curve of the probability of "yes", the second of two classes.
 
     Of more classes it is the mean over classes, each against the rest. Classes and labels with one
     kind of row only are left out; if none is left, it is NaN.
 
     Example:
-        >>> roc_auc(torch.tensor([0.1, -2.0, 3.0, -1.0]), torch.tensor([0, 0, 1, 1]))
+        >>> logits = torch.tensor([[0.1], [-2.0], [3.0], [-1.0]])
+        >>> roc_auc(ClassPrediction(logits, torch.tensor([0, 0, 1, 1])))
         0.75
     """
-    rows = class_rows(p, target)
-    return rows.out(_over_classes(rows, Curve.auroc))
+    return _over_classes(p, Curve.auroc)
 
 
 @metric(classes=UNIT)
-def average_precision(p: Predicted, target: Tensor | None = None) -> float:
+def average_precision(p: ClassRows) -> Tensor:
     r"""Average precision of the probability of "yes", :math:`\sum_t (R_t - R_{t-1}) P_t`.
 
     A probability without information gets the share of "yes". Classes are treated as in `roc_auc`.
-
-    Example:
-        >>> average_precision(torch.tensor([0.1, -2.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 1]))
-        1.0
     """
-    rows = class_rows(p, target)
-    return rows.out(_over_classes(rows, Curve.average_precision))
+    return _over_classes(p, Curve.average_precision)
 
 
 def _over_classes(rows: ClassRows, measure: Callable[[Curve], Tensor]) -> Tensor:
@@ -181,14 +144,7 @@ def _over_classes(rows: ClassRows, measure: Callable[[Curve], Tensor]) -> Tensor
 
 
 @metric(classes=UNIT)
-def ece(
-    p: Predicted,
-    target: Tensor | None = None,
-    *,
-    bins: int = 15,
-    debias: bool = False,
-    strict: bool = True,
-) -> float:
+def ece(p: ClassRows, *, bins: int = 15, debias: bool = False, strict: bool = True) -> Tensor:
     r"""Expected calibration error of the most likely class; of labels the mean over labels.
 
     With bin b, :math:`[e_b, e_{b+1})`, the last one closed, holding :math:`n_b` of m rows, their
@@ -197,65 +153,37 @@ def ece(
     model: by about :math:`\sqrt{B/m}`.
 
     Args:
-        p: A `gduq.ClassPrediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
-        target: Labels ``[m]``, next to logits only.
+        p: A `gduq.ClassPrediction` or `gduq.LabelPrediction` with targets.
         bins: Number of bins B, of equal width.
         debias: Subtract most of what noise adds: the mean of :math:`|a_b - \bar p_b|` beyond a gap
             without noise.
         strict: ``False`` allows fewer rows than bins; the result then mostly measures noise.
 
     Example:
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-        >>> ece(logits, torch.tensor([0, 0]), bins=2)
+        >>> ece(ClassPrediction(torch.zeros(2, 2), torch.tensor([0, 0])), bins=2)
         0.5
     """
-    rows = class_rows(p, target)
-    check_bins(rows, bins, strict)
-    return rows.out(
-        _bin_error(_width_bins(rows, rows.p.confidence, rows.top_correct, bins), debias)
-    )
+    check_bins(p, bins, strict)
+    return _bin_error(_width_bins(p, p.p.confidence, p.top_correct, bins), debias)
 
 
 @metric(classes=UNIT)
-def adaptive_ece(
-    p: Predicted,
-    target: Tensor | None = None,
-    *,
-    bins: int = 15,
-    debias: bool = False,
-    strict: bool = True,
-) -> float:
+def adaptive_ece(p: ClassRows, *, bins: int = 15, strict: bool = True) -> Tensor:
     """`ece` over bins with equally many rows (Nguyen and O'Connor, 2015).
 
     Rows of equal confidence that fall into two bins are shared between them evenly.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]], dtype=torch.float64)
-        >>> round(adaptive_ece(logits, torch.tensor([0, 0]), bins=2), 3)
-        0.75
     """
-    rows = class_rows(p, target)
-    check_bins(rows, bins, strict)
-    sums = rows.by(rows.p.confidence, rows.p.confidence, rows.top_correct)
-    return rows.out(_bin_error(equal_bins(sums, bins), debias))
+    check_bins(p, bins, strict)
+    return _bin_error(equal_bins(p.by(p.p.confidence, p.p.confidence, p.top_correct), bins))
 
 
 @metric(classes=UNIT)
-def classwise_ece(
-    p: Predicted, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
-) -> float:
-    r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019).
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-        >>> classwise_ece(logits, torch.tensor([0, 0]), bins=2)
-        0.5
-    """
-    rows = class_rows(p, target)
-    check_bins(rows, bins, strict)
-    columns = enumerate(rows.p.probs.unbind(dim=1))
-    each = [_bin_error(_width_bins(rows, q, rows.labels == c, bins)) for c, q in columns]
-    return rows.out(torch.stack(each).mean(dim=0))
+def classwise_ece(p: ClassRows, *, bins: int = 15, strict: bool = True) -> Tensor:
+    r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019)."""
+    check_bins(p, bins, strict)
+    columns = enumerate(p.p.probs.unbind(dim=1))
+    each = [_bin_error(_width_bins(p, q, p.labels == c, bins)) for c, q in columns]
+    return torch.stack(each).mean(dim=0)
 
 
 class Reliability(NamedTuple):
@@ -270,21 +198,17 @@ class Reliability(NamedTuple):
 
 
 def reliability(
-    p: Predicted,
-    target: Tensor | None = None,
-    *,
-    bins: int = 15,
-    level: float = 0.95,
-    strict: bool = True,
+    p: ClassPrediction, *, bins: int = 15, level: float = 0.95, strict: bool = True
 ) -> Reliability:
     """Accuracy against confidence, bin by bin, with Wilson intervals of that ``level``.
 
     Example:
-        >>> curve = reliability(torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]), bins=2)
+        >>> p = ClassPrediction(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
+        >>> curve = reliability(p, bins=2)
         >>> curve.rows, curve.accuracy
         (tensor([0., 4.], dtype=torch.float64), tensor([ nan, 0.7500], dtype=torch.float64))
     """
-    rows = class_rows(p, target)
+    rows = rows_of(p, ClassRows)
     check_bins(rows, bins, strict)
     sums = _width_bins(rows, rows.p.confidence, rows.top_correct, bins)
     count, prob, hit = (part[0] for part in sums)
@@ -325,41 +249,37 @@ class RiskCoverage(NamedTuple):
     threshold: Tensor  # [m], confidence (values: std) of the i-th
 
 
-def risk_coverage(p: Predicted, target: Tensor | None = None) -> RiskCoverage:
+def risk_coverage(p: Prediction) -> RiskCoverage:
     r"""Share of errors (of values mean squared error) among the i most certain rows, i = 1 ... m.
 
-    Rows of equal confidence are counted as in a random order, on average.
-
-    Args:
-        p: A `gduq.ClassPrediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
-        target: Labels ``[m]``, next to logits only.
+    Rows of equal confidence are counted as in a random order, on average. Of several labels or
+    values take one, ``p.column(t)``.
 
     Example:
         >>> logits = torch.tensor([[0.0, 9.0], [0.0, 1.0]])
-        >>> risk_coverage(logits, torch.tensor([1, 0])).risk
+        >>> risk_coverage(ClassPrediction(logits, torch.tensor([1, 0]))).risk
         tensor([0.0000, 0.5000], dtype=torch.float64)
     """
-    rows = ranked_rows(p, target)
+    rows: ClassRows | ValueRows = rows_of(p, ClassRows, ValueRows)
     count, loss = (part[0] for part in rows.by(rows.uncertainty, rows.loss))
     each = (loss / count).repeat_interleave(count.long())
     size = torch.arange(1, len(each) + 1, dtype=torch.float64)
-    return RiskCoverage(
-        size / len(each), each.cumsum(dim=0) / size, rows.uncertainty.sort().values.abs()
-    )
+    threshold = rows.uncertainty.sort().values.abs()
+    return RiskCoverage(size / len(each), each.cumsum(dim=0) / size, threshold)
 
 
 @metric(classes=UNIT, values=POSITIVE)
-def aurc(p: Predicted, target: Tensor | None = None) -> float:
+def aurc(p: ClassRows | ValueRows) -> Tensor:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
     It mixes accuracy with how well confidence ranks the errors last; smaller is better.
 
     Example:
-        >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+        >>> logits = torch.tensor([[0.0, 9.0], [0.0, 1.0]])
+        >>> aurc(ClassPrediction(logits, torch.tensor([1, 0])))
         0.25
     """
-    rows = ranked_rows(p, target)
-    count, loss = rows.by(rows.uncertainty, rows.loss)
+    count, loss = p.by(p.uncertainty, p.loss)
     upto, lost = count.cumsum(dim=1), loss.cumsum(dim=1)
     before, rate = upto - count, loss / count.clamp_min(1.0)
     # of n tied rows with mean loss a after N rows with losses E: the sum of (E + ja) / (N + j)
@@ -367,4 +287,4 @@ def aurc(p: Predicted, target: Tensor | None = None) -> float:
     harmonic = torch.nn.functional.pad(sums, (1, 0))
     apart = harmonic[upto.long()] - harmonic[before.long()]
     risks = loss + (lost - loss - rate * before) * apart
-    return rows.out(risks.sum(dim=1) / upto[:, -1])
+    return risks.sum(dim=1) / upto[:, -1]

@@ -11,7 +11,7 @@ from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resampled_pairs
 from gduq.metrics.rows import FEWEST
 
-__all__ = ["Curve", "Separation", "aupr", "auroc", "false_positive_rate", "separation"]
+__all__ = ["Curve", "Separation", "auroc", "separation"]
 
 
 class Curve:
@@ -36,7 +36,7 @@ class Curve:
 
     def all(self) -> Tensor:
         """``[3, R]``: AUROC, average precision, false positives at 95 % recall."""
-        return torch.stack([self.auroc(), self.average_precision(), self.false_positive_rate(0.95)])
+        return torch.stack([self.auroc(), self.average_precision(), self.false_positive_rate()])
 
     def auroc(self) -> Tensor:
         beaten = self.total_n - self.above_n + self.negative / 2
@@ -46,9 +46,9 @@ class Curve:
         precision = self.above_k / (self.above_k + self.above_n).clamp_min(1.0)
         return torch.einsum("rg,rg->r", self.positive, precision) / self.total_k[:, 0]
 
-    def false_positive_rate(self, recall: float) -> Tensor:
-        # fewer are found from left to right: the last score that still finds enough
-        enough = (self.above_k >= recall * self.total_k - 1e-9).sum(dim=1, keepdim=True) - 1
+    def false_positive_rate(self) -> Tensor:
+        # fewer are found from left to right: the last score that still finds 95 %
+        enough = (self.above_k >= 0.95 * self.total_k - 1e-9).sum(dim=1, keepdim=True) - 1
         return (self.above_n.gather(1, enough) / self.total_n)[:, 0]
 
 
@@ -66,42 +66,18 @@ def auroc(negative: Tensor, positive: Tensor) -> float:
     return float(Curve.of(_checked(negative, positive)).auroc())
 
 
-def aupr(negative: Tensor, positive: Tensor) -> float:
-    r"""Average precision, :math:`\sum_t (R_t - R_{t-1}) P_t`: area under precision and recall.
-
-    A score without information gets the share of positives.
-
-    Example:
-        >>> aupr(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
-        1.0
-    """
-    return float(Curve.of(_checked(negative, positive)).average_precision())
-
-
-def false_positive_rate(negative: Tensor, positive: Tensor, recall: float = 0.95) -> float:
-    """Share of negatives flagged by the highest threshold that finds ``recall`` of the positives.
-
-    Example:
-        >>> false_positive_rate(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 2.0]))
-        0.5
-    """
-    if not 0 < recall <= 1:
-        raise InputError("recall above 0 and at most 1", recall)
-    return float(Curve.of(_checked(negative, positive)).false_positive_rate(recall))
-
-
 class Separation(NamedTuple):
     """How well a score tells two sets apart."""
 
     auroc: Interval
-    aupr: Interval
-    fpr95: Interval
+    aupr: Interval  # average precision
+    fpr95: Interval  # share of negatives above the score that finds 95 % of the positives
 
 
 def separation(
     negative: Tensor, positive: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Separation:
-    """`auroc`, `aupr` and `false_positive_rate` with intervals; NaN for sets below 5 rows."""
+    """AUROC, average precision and false positives, with intervals; NaN for sets below 5 rows."""
     check_sampling(resamples, level)
     sets = _checked(negative, positive)
     sizes = len(sets[0]), len(sets[1])

@@ -11,17 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.rows import (
-    ANY,
-    METRICS,
-    AnyRows,
-    ClassRows,
-    LabelRows,
-    Limits,
-    Predicted,
-    ValueRows,
-    read,
-)
+from gduq.metrics.rows import ANY, METRICS, AnyRows, ClassRows, LabelRows, Limits, ValueRows, read
 from gduq.prediction import Prediction
 
 __all__ = ["Interval", "bootstrap", "bootstrap_all"]
@@ -29,7 +19,7 @@ __all__ = ["Interval", "bootstrap", "bootstrap_all"]
 Metric = Callable[..., float]
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
 _CACHED = 10_000_000  # draws that are kept for the next call: 20 MB each
-_SHARES = (("accuracy", ClassRows), ("coverage", ValueRows))  # of rows: Wilson's interval
+_SHARES = ("accuracy", "coverage")  # of rows, but not means over labels: Wilson's interval
 _RANKINGS = ("roc_auc", "average_precision")
 
 
@@ -43,8 +33,7 @@ class Interval(NamedTuple):
 
 def bootstrap(
     metric: Metric,
-    p: Predicted,
-    target: Tensor | None = None,
+    p: Prediction,
     *,
     resamples: int = 1000,
     level: float = 0.95,
@@ -60,26 +49,25 @@ def bootstrap(
 
     Args:
         metric: A function of this package, or any ``f(p) -> float``; one number each.
-        p: A prediction of any kind, or logits ``[m, C]``.
-        target: Labels ``[m]``, next to logits only.
+        p: A prediction of any kind, with targets.
         resamples, level, seed: How many resamples, coverage of the interval, seed of the draws.
         **options: Passed to the metric.
 
     Example:
         >>> from gduq.metrics import accuracy
-        >>> logits = torch.tensor([[0.0, 1.0]] * 50 + [[1.0, 0.0]] * 50)
-        >>> value, low, high = bootstrap(accuracy, logits, torch.ones(100).long())
+        >>> from gduq.prediction import ClassPrediction
+        >>> p = ClassPrediction(torch.eye(2).repeat(50, 1), torch.ones(100).long())
+        >>> value, low, high = bootstrap(accuracy, p)
         >>> value, low < 0.45, high > 0.55
         (0.5, True, True)
     """
     named = {"": partial(metric, **options)}
-    return bootstrap_all(named, p, target, resamples=resamples, level=level, seed=seed)[""]
+    return bootstrap_all(named, p, resamples=resamples, level=level, seed=seed)[""]
 
 
 def bootstrap_all(
     metrics: Mapping[str, Metric],
-    p: Predicted,
-    target: Tensor | None = None,
+    p: Prediction,
     *,
     resamples: int = 1000,
     level: float = 0.95,
@@ -87,21 +75,20 @@ def bootstrap_all(
 ) -> dict[str, Interval]:
     """`bootstrap` for several metrics on the same resamples; options by `functools.partial`."""
     check_sampling(resamples, level)
-    rows = read(p, target)
+    rows = read(p)
     ours = {name: _limits(metric, rows) for name, metric in metrics.items()}
     point = {n: _number(metric(rows if ours[n] else rows.p)) for n, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
         drawn = rows.weighted(counts)
         for n, metric in metrics.items():
-            mine = ours[n] is not None
-            draws[n].append(
-                resampled(metric, drawn) if mine else _one_by_one(metric, counts, rows.p)
-            )
+            one_by_one = ours[n] is None
+            each = _one_by_one(metric, counts, rows.p) if one_by_one else resampled(metric, drawn)
+            draws[n].append(each)
     found = {}
     for n, metric in metrics.items():
         name = _unwrap(metric).__name__ if ours[n] else ""
-        if (name, type(rows)) in _SHARES:
+        if name in _SHARES and not isinstance(rows, LabelRows):
             found[n] = share_interval(point[n], len(rows), level)
         elif name in _RANKINGS and cast(ClassRows | LabelRows, rows).has_rare_class:
             found[n] = Interval(point[n], math.nan, math.nan)

@@ -6,9 +6,8 @@ import copy
 import math
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +19,8 @@ from gduq.prediction.mixture import weights_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AnyRows", "ClassRows", "LabelRows", "Predicted", "ValueRows", "class_rows", "metric",
-           "read", "value_rows"]  # fmt: skip
+__all__ = ["AnyRows", "ClassRows", "LabelRows", "Predicted", "ValueRows", "metric", "read",
+           "rows_of"]  # fmt: skip
 
 PROMISED = 0.9  # of the truth is what intervals of values are to hold
 FEWEST = 5  # rows of a class below which a ranking has no interval
@@ -42,10 +41,6 @@ class Rows(Generic[P]):
         other = copy.copy(self)
         other.counts = counts
         return other
-
-    def out(self, found: Tensor) -> float:
-        """What a metric gives: a number; of weighted rows one per resample, ``[R]``."""
-        return float(found) if self.counts is None else cast(float, found)
 
     @property
     def weights(self) -> Tensor:
@@ -236,58 +231,36 @@ def folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     return deviation * density + mean * torch.erf(ratio / math.sqrt(2.0))
 
 
+R = TypeVar("R", bound=ClassRows | ValueRows)
 AnyRows: TypeAlias = ClassRows | LabelRows | ValueRows
-Predicted: TypeAlias = Prediction | Tensor | AnyRows  # what metrics take
+Predicted: TypeAlias = Prediction | AnyRows  # what metrics take
 _ROWS: dict[str, type[AnyRows]] = {
     "classes": ClassRows, "labels": LabelRows, "values": ValueRows}  # fmt: skip
 
 
-def read(p: Predicted, target: Tensor | None = None) -> AnyRows:
-    """The rows of a prediction of any kind, or of logits ``[m, C]`` of classes with their labels.
-
-    Logits ``[m]`` are a task of two classes, ``(0, z)``.
-    """
-    if isinstance(p, (Tensor, np.ndarray)):
-        logits = torch.as_tensor(p)
-        p = ClassPrediction(logits.unsqueeze(1) if logits.dim() == 1 else logits, target)
-    elif target is not None:
-        raise InputError("the truth in the prediction", "target=", "Leave target out.")
+def read(p: Predicted) -> AnyRows:
+    """The rows of a prediction of any kind."""
     if isinstance(p, Rows):
         return p
     if not isinstance(p, Prediction):
-        raise InputError("logits [m, C] or a Prediction", type(p).__name__)
+        raise InputError("a Prediction", type(p).__name__, "Of logits: ClassPrediction(logits, y).")
     if len(p) == 0:
         raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
     return _ROWS[p.kind](p if p.samples.device.type == "cpu" else p.to("cpu"))  # type: ignore[arg-type]
 
 
-def ranked_rows(
-    p: Predicted, target: Tensor | None = None, *, labelled: bool = True
-) -> ClassRows | ValueRows:
-    """`read`, of classes or of one value: rows that have a certainty and a loss each."""
-    rows = read(p, target)
+def rows_of(p: Predicted, *kinds: type[R], labelled: bool = True) -> R:
+    """`read`, of classes or of one value per row."""
+    rows = read(p)
     if isinstance(rows, LabelRows):
         raise InputError("one label at a time", rows.p.size, "Take p.column(t).")
+    if not isinstance(rows, kinds):
+        about = " or ".join(name for name, cls in _ROWS.items() if cls in kinds)
+        raise InputError(f"a prediction about {about}", f"one about {rows.p.kind}")
     if rows.p.width > 1 and not rows.p.mean_of_parts:
         raise InputError("one value per row", rows.p.size, "Take one of them with p.column(t).")
     if labelled:
         rows.p.require_target()
-    return rows
-
-
-def class_rows(p: Predicted, target: Tensor | None = None, *, labelled: bool = True) -> ClassRows:
-    """`read`, of classes only."""
-    rows = ranked_rows(p, target, labelled=labelled)
-    if not isinstance(rows, ClassRows):
-        raise InputError("a prediction about classes", f"one about {rows.p.kind}")
-    return rows
-
-
-def value_rows(p: Predicted, *, labelled: bool = True) -> ValueRows:
-    """`read`, of one value per row only."""
-    rows = ranked_rows(p, labelled=labelled)
-    if not isinstance(rows, ValueRows):
-        raise InputError("a prediction about values", f"one about {rows.p.kind}")
     return rows
 
 
@@ -317,30 +290,39 @@ def equal_bins(sums: list[Tensor], bins: int) -> list[Tensor]:
 Limits = tuple[float, float]
 UNIT, POSITIVE, ANY = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
 METRICS: dict[Callable[..., float], dict[str, Limits]] = {}  # our own, with their limits by kind
-Metric = TypeVar("Metric", bound=Callable[..., float])
+Options = ParamSpec("Options")
 
 
-def metric(**limits: Limits) -> Callable[[Metric], Metric]:
-    """Mark a function as a metric that `bootstrap` computes on all resamples at once.
+def metric(
+    labelled: bool = True, **limits: Limits
+) -> Callable[
+    [Callable[Concatenate[R, Options], Tensor]], Callable[Concatenate[Predicted, Options], float]
+]:
+    """Make a function of rows a metric of predictions, which `bootstrap` resamples all at once.
 
-    ``limits`` says what it can be, of ``classes`` (and labels) and ``values``. Of labels it is the
-    mean over those for which it is defined; NaN if that is none.
+    ``limits`` says what it can be, of ``classes`` (and labels) and ``values``; ``labelled`` whether
+    it needs the truth. Of labels it is the mean over those for which it is defined; NaN if that is
+    none. Of weighted rows it gives one number per resample, ``[R]``.
     """
 
-    def mark(function: Metric) -> Metric:
+    def mark(
+        function: Callable[Concatenate[R, Options], Tensor],
+    ) -> Callable[Concatenate[Predicted, Options], float]:
+        kinds = cast(list[type[R]], [_ROWS[name] for name in limits])
+
         @wraps(function)
-        def measured(p: Predicted, *args: Any, **options: Any) -> float:
-            rows = read(p) if isinstance(p, Prediction) else p
-            if not isinstance(rows, LabelRows):
-                return function(rows, *args, **options)
-            each = [function(part, *args, **options) for part in rows.parts]
-            found = [torch.as_tensor(value, dtype=torch.float64) for value in each]
+        def measured(p: Predicted, /, *args: Options.args, **options: Options.kwargs) -> float:
+            rows = read(p)
+            parts = rows.parts if isinstance(rows, LabelRows) else [rows]
+            read_parts = (rows_of(part, *kinds, labelled=labelled) for part in parts)
+            each = [function(part, *args, **options) for part in read_parts]
             none = torch.full((len(rows.weights),), math.nan)
-            return rows.out((torch.stack(found) if found else none[None]).nanmean(dim=0))
+            found = torch.stack(each or [none]).double().nanmean(dim=0)
+            return float(found) if rows.counts is None else cast(float, found)
 
         if "classes" in limits:
             limits["labels"] = limits["classes"]
         METRICS[measured] = limits
-        return cast(Metric, measured)
+        return measured
 
     return mark

@@ -48,8 +48,6 @@ class Abstention:
         accuracy: Wished accuracy of the answers, in (0, 1]; the largest :math:`\tau` with it.
         coverage: Wished share of answers, in (0, 1], instead; the smallest :math:`\tau` with it.
         score: Uncertainty, as in `gduq.ood.score`; by default 1 - confidence, or the deviation.
-        delta: Reach ``accuracy`` on new data of the same distribution with probability 1 -
-            ``delta`` (Clopper-Pearson bounds at up to 50 scores; after Geifman and El-Yaniv, 2017).
 
     Example:
         >>> from gduq.prediction.classes import ClassPrediction
@@ -65,16 +63,13 @@ class Abstention:
         coverage: float | None = None,
         *,
         score: str | Score | None = None,
-        delta: float | None = None,
     ) -> None:
         if (accuracy is None) == (coverage is None):
             raise InputError("either accuracy or coverage", "both or neither")
         for name, share in (("accuracy", accuracy), ("coverage", coverage)):
             if share is not None and not 0 < share <= 1:
                 raise InputError(f"{name} above 0 and at most 1", share)
-        if delta is not None and (accuracy is None or not 0 < delta < 1):
-            raise InputError("delta between 0 and 1, next to accuracy", delta)
-        self.accuracy, self.coverage, self.score, self.delta = accuracy, coverage, score, delta
+        self.accuracy, self.coverage, self.score = accuracy, coverage, score
         self.threshold: float | None = None
 
     def fit(self, p_val: Prediction) -> Abstention:
@@ -87,26 +82,10 @@ class Abstention:
             self.threshold = float(distinct[enough.int().argmax()])
             return self
         correct: Tensor | None = getattr(p_val, "correct", None)  # of classes
-        if correct is None:
+        if correct is None or self.accuracy is None:
             raise InputError(f"a wished coverage for {p_val.kind}", "a wished accuracy")
         hits = torch.zeros(len(distinct), dtype=torch.float64)
-        right = hits.index_add_(0, place, correct.double().cpu()).cumsum(0)
-        self.threshold = self._for_accuracy(distinct, answered, right)
-        return self
-
-    def _for_accuracy(self, distinct: Tensor, answered: Tensor, right: Tensor) -> float:
-        from scipy.stats import beta
-
-        assert self.accuracy is not None
-        reached = right / answered
-        if self.delta is not None:
-            # at most 50 evenly spaced candidates, chosen before labels are seen: the bound holds
-            size, count = len(distinct), min(len(distinct), 50)
-            picks = torch.linspace(size / count, size, count).round().long() - 1
-            distinct, answered, right = distinct[picks], answered[picks], right[picks]
-            wrong = (answered - right + 1).numpy()
-            reached = torch.from_numpy(beta.ppf(self.delta / count, right.numpy(), wrong))
-            reached = reached.nan_to_num(0.0)
+        reached = hits.index_add_(0, place, correct.double().cpu()).cumsum(0) / answered
         good = (reached >= self.accuracy - 1e-12).nonzero().flatten()
         if good.numel() == 0:
             best = int(reached.argmax())
@@ -116,7 +95,8 @@ class Abstention:
                 f"at most {float(reached[best]):.3f}, at {share:.0%} coverage",
                 "Wish for less, or give more validation data.",
             )
-        return float(distinct[good[-1]])
+        self.threshold = float(distinct[good[-1]])
+        return self
 
     def __call__(self, p: Prediction) -> Decision:
         """Decide for other predictions of the same model."""

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resampled_pairs
-from gduq.metrics.rows import ClassRows, class_rows
+from gduq.metrics.rows import ClassRows, rows_of
+from gduq.ood.ood_scores import Score
 from gduq.ood.ood_scores import score as score_of
+from gduq.prediction import ClassPrediction, Prediction
 from gduq.prediction.mixture import weights_of
 
-__all__ = [
-    "METHODS",
-    "Estimate",
-    "estimate",
-    "estimate_interval",
-    "predict_accuracy",
-]
-
-
-class Estimate(NamedTuple):
-    """A predicted accuracy; with labels also the true one and the absolute error."""
-
-    predicted: float
-    actual: float | None
-    error: float | None
+__all__ = ["METHODS", "estimate_interval", "predict_accuracy"]
 
 
 def predict_accuracy(
-    p_val: Any, p_target: Any, method: str = "threshold", score: Any = "msp"
+    p_val: Prediction,
+    p_target: Prediction,
+    method: str = "threshold",
+    score: str | Score = "msp",
 ) -> float:
     r"""Predict the accuracy on unlabelled data from labelled validation data.
 
@@ -54,79 +45,66 @@ def predict_accuracy(
         score: For ``threshold``, the uncertainty that is cut, as in `gduq.ood.score`.
 
     Example:
-        >>> from gduq.prediction import ClassPrediction
         >>> p_val = ClassPrediction(torch.tensor([[4.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
         >>> p_new = ClassPrediction(torch.tensor([[5.0, 0.0], [0.0, 0.0], [0.0, 0.1], [0.2, 0.0]]))
         >>> predict_accuracy(p_val, p_new)
         0.25
     """
-    if method not in METHODS:
-        raise InputError(f"a method from {', '.join(METHODS)}", repr(method))
-    return float(METHODS[method](_drawn(p_val), _drawn(p_target), score).clamp(0.0, 1.0))
-
-
-def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = "msp") -> Estimate:
-    """`predict_accuracy`, held against the truth where the target has labels.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.tensor([[4.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
-        >>> estimate(p, p)
-        Estimate(predicted=0.5, actual=0.5, error=0.0)
-    """
-    predicted = predict_accuracy(p_val, p_target, method, score)
-    rows = class_rows(p_target, labelled=False)
-    if rows.p.target is None:
-        return Estimate(predicted, None, None)
-    actual = float(rows.held.mean())
-    return Estimate(predicted, actual, abs(predicted - actual))
+    return float(_predicted(_drawn(p_val), _drawn(p_target), method, score))
 
 
 def estimate_interval(
-    p_val: Any,
-    p_target: Any,
+    p_val: Prediction,
+    p_target: Prediction,
     method: str = "threshold",
-    score: Any = "msp",
+    score: str | Score = "msp",
     *,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Interval, Interval | None]:
-    """The predicted accuracy and, with labels, its error, with bootstrap intervals.
+    """`predict_accuracy` and, with labels, its absolute error, with bootstrap intervals.
 
     Validation and target rows are resampled, each set at its own size.
     """
     check_sampling(resamples, level)
-    found = estimate(p_val, p_target, method, score)
-    sizes = len(class_rows(p_val)), len(class_rows(p_target, labelled=False))
     predicted, errors = [], []
-    for n, k in resampled_pairs(*sizes, resamples, seed):
-        target = _drawn(p_target, k)
-        predicted.append(METHODS[method](_drawn(p_val, n), target, score).clamp(0.0, 1.0))
-        if found.actual is not None:
+    pairs = resampled_pairs(len(p_val), len(p_target), resamples, seed)
+    for n, k in [(None, None), *pairs]:  # the first is the value itself
+        val, target = _drawn(p_val, n), _drawn(p_target, k)
+        predicted.append(_predicted(val, target, method, score))
+        if p_target.target is not None:
             errors.append((predicted[-1] - target.rows.mean(target.rows.held)).abs())
-    value = interval(found.predicted, torch.cat(predicted), level, 0.0, 1.0)
-    if found.error is None:
-        return value, None
-    return value, interval(found.error, torch.cat(errors), level, 0.0, 1.0)
+    found = [
+        interval(float(value), torch.cat(draws), level, 0.0, 1.0)
+        for value, *draws in (predicted, errors)[: 1 + bool(errors)]
+    ]
+    return found[0], found[1] if errors else None
 
 
 class _Drawn(NamedTuple):
     """Predictions and their rows, counted as often as each of R resamples draws them."""
 
-    p: Any
+    p: ClassPrediction
     rows: ClassRows
 
-    def scores(self, score: Any) -> Tensor:
+    def scores(self, score: str | Score) -> Tensor:
         return score_of(self.p, score).double()
 
 
-def _drawn(p: Any, counts: Tensor | None = None) -> _Drawn:
-    rows = class_rows(p, labelled=False)
+def _drawn(p: Prediction, counts: Tensor | None = None) -> _Drawn:
+    rows = rows_of(p, ClassRows, labelled=False)
     return _Drawn(rows.p, rows.weighted(rows.weights if counts is None else counts))
 
 
-def _thresholds(val: _Drawn, score: Any) -> Tensor:
+def _predicted(val: _Drawn, target: _Drawn, method: str, score: str | Score) -> Tensor:
+    """The accuracy on the target in each resample ``[R]``."""
+    if method not in METHODS:
+        raise InputError(f"a method from {', '.join(METHODS)}", repr(method))
+    return METHODS[method](val, target, score).clamp(0.0, 1.0)
+
+
+def _thresholds(val: _Drawn, score: str | Score) -> Tensor:
     """In each resample the score up to which the share of rows is the accuracy ``[R]``.
 
     Of equally good ones the largest; minus infinity where no row is right.
@@ -140,36 +118,35 @@ def _thresholds(val: _Drawn, score: Any) -> Tensor:
     return torch.cat([distinct.new_tensor([-torch.inf]), distinct])[first]
 
 
-def _threshold(val: _Drawn, target: _Drawn, score: Any) -> Tensor:
+def _threshold(val: _Drawn, target: _Drawn, score: str | Score) -> Tensor:
     scores, order = target.scores(score).sort()
     below = torch.nn.functional.pad(target.rows.weights[:, order].cumsum(dim=1), (1, 0))
     place = torch.searchsorted(scores, _thresholds(val, score).to(scores), right=True)
     return below.gather(1, place.unsqueeze(1)).squeeze(1) / len(scores)
 
 
-def _confidence_difference(val: _Drawn, target: _Drawn, _: Any) -> Tensor:
+def _confidence_difference(val: _Drawn, target: _Drawn, _: str | Score) -> Tensor:
     gap = _average_confidence(val, target, _) - val.rows.mean(val.p.confidence)
     return val.rows.mean(val.rows.held) + gap
 
 
-def _average_confidence(_: _Drawn, target: _Drawn, __: Any) -> Tensor:
+def _average_confidence(_: _Drawn, target: _Drawn, __: str | Score) -> Tensor:
     return target.rows.mean(target.p.confidence)
 
 
-def _disagreement(_: _Drawn, target: _Drawn, __: Any) -> Tensor:
-    samples: Tensor | None = getattr(target.p, "samples", None)
-    k = 0 if samples is None else samples.size(0)
-    if samples is None or k < 2:
+def _disagreement(_: _Drawn, target: _Drawn, __: str | Score) -> Tensor:
+    samples, k = target.p.samples, target.p.num_samples
+    if k < 2:
         do = "Use an anchored model, an ensemble or another method."
         raise InputError("predictions with K >= 2 samples for 'disagreement'", f"K = {k}", do)
     votes = torch.nn.functional.one_hot(samples.argmax(dim=-1), samples.size(2))  # [K, m, C]
-    share = weights_of(samples, getattr(target.p, "weights", None))
+    share = weights_of(samples, target.p.weights)
     alone = float(share.square().sum())  # how often two draws are the same hypothesis
     agree = torch.einsum("k,kmc->mc", share, votes.double()).square().sum(dim=-1)
     return target.rows.mean((agree - alone) / max(1.0 - alone, 1e-12))
 
 
-METHODS: dict[str, Callable[[_Drawn, _Drawn, Any], Tensor]] = {
+METHODS: dict[str, Callable[[_Drawn, _Drawn, str | Score], Tensor]] = {
     "threshold": _threshold,
     "confidence_difference": _confidence_difference,
     "average_confidence": _average_confidence,

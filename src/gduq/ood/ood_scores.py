@@ -6,8 +6,9 @@ one that compares with training rows is a class of `FITTED`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +20,20 @@ from gduq.metrics import ranking
 from gduq.ood.distances import nearest
 from gduq.prediction.base import Prediction
 
-__all__ = ["FITTED", "KNN", "Mahalanobis", "Score", "auroc", "detection", "score"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-Score = Callable[[Any], Tensor]  # gives each row of a prediction a number, larger = more OOD
+__all__ = ["FITTED", "KNN", "FittedScore", "Mahalanobis", "Score", "auroc", "detection", "score"]
+
+Score = Callable[[Prediction], Tensor]  # gives each row of a prediction a number, larger = more OOD
+Named = str | Score | None
 
 _WIDE = 512  # wider representations are projected to this many dimensions first
 
 
-def score(p: Prediction, score: str | Score | None = None, train: Any = None) -> Tensor:
+def score(
+    p: Prediction, score: str | Score | None = None, train: Prediction | None = None
+) -> Tensor:
     """The score of each row ``[m]``, larger = more OOD.
 
     Args:
@@ -59,7 +66,10 @@ def score(p: Prediction, score: str | Score | None = None, train: Any = None) ->
 
 
 def auroc(
-    p_id: Prediction, p_ood: Prediction, score: str | Score | None = None, train: Any = None
+    p_id: Prediction,
+    p_ood: Prediction,
+    score: Named = None,
+    train: Prediction | None = None,
 ) -> float:
     """Area under the ROC curve of telling OOD rows (positive) from ID rows (negative).
 
@@ -83,8 +93,8 @@ def auroc(
 def detection(
     p_id: Prediction,
     p_ood: Prediction,
-    score: str | Score | None = None,
-    train: Any = None,
+    score: Named = None,
+    train: Prediction | None = None,
     **sampling: Any,
 ) -> ranking.Separation:
     """AUROC, AUPR and FPR at 95 % recall, with bootstrap intervals.
@@ -95,25 +105,54 @@ def detection(
 
 
 def _both(
-    p_id: Prediction, p_ood: Prediction, given: str | Score | None, train: Any
+    p_id: Prediction, p_ood: Prediction, given: Named, train: Prediction | None
 ) -> tuple[Tensor, Tensor]:
     if isinstance(given, str) and given in FITTED and train is not None:
         given = FITTED[given]().fit(train)  # once for both
     return score(p_id, given, train), score(p_ood, given, train)
 
 
-class Mahalanobis:
+class FittedScore(ABC):
+    """A score that compares representations with those of training rows.
+
+    Representations wider than 512 are projected to 512 dimensions first, by a random matrix.
+
+    Args:
+        seed: Seed of that matrix.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = seed
+        self._width: int | None = None
+
+    def fit(self, p_train: Prediction) -> Self:
+        """Learn from training predictions with features."""
+        self._learn(_features(p_train, self.seed), p_train.target)
+        self._width = None if p_train.features is None else p_train.features.size(1)
+        return self
+
+    def __call__(self, p: Prediction) -> Tensor:
+        if self._width is None:
+            raise NotFittedError("a fitted score", "one without fit", "Call fit(p_train) first.")
+        return self._distance(_features(p, self.seed, self._width)).contiguous()
+
+    @abstractmethod
+    def _learn(self, h: Tensor, target: Tensor | None) -> None:
+        """Keep what is needed of training rows ``[n, d]``."""
+
+    @abstractmethod
+    def _distance(self, h: Tensor) -> Tensor:
+        """Of every row ``[m]``."""
+
+
+class Mahalanobis(FittedScore):
     r"""Distance of a representation to the nearest class of the training data.
 
     .. math:: s(h) = \min_c \sqrt{(h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)}
 
     with class means :math:`\mu_c` and one covariance :math:`\Sigma` for all (Lee et al., 2018),
     shrunk towards a multiple of the identity (OAS; Chen et al., 2010). Without classes (no
-    training labels, yes/no labels, values) there is one mean. Representations wider than 512 are
-    projected to 512 dimensions first, by a random matrix.
-
-    Args:
-        seed: Seed of that matrix.
+    training labels, yes/no labels, values) there is one mean.
 
     Example:
         >>> from gduq.prediction.classes import ClassPrediction
@@ -124,44 +163,35 @@ class Mahalanobis:
         True
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
-        self._means: Tensor | None = None
-        self._width = 0
+    def _learn(self, h: Tensor, target: Tensor | None) -> None:
+        from sklearn.covariance import oas
 
-    def fit(self, p_train: Prediction) -> Mahalanobis:
-        """Estimate means and covariance from training predictions with features."""
-        h = _features(p_train, self.seed)
-        self._width = _width(p_train)
-        target = p_train.target
         grouped = target is not None and not target.is_floating_point()
         group = target.cpu() if target is not None and grouped else torch.zeros(len(h)).long()
         group = group.unique(return_inverse=True)[1]
         size = group.bincount().double().unsqueeze(1)
         means = torch.zeros(len(size), h.size(1), dtype=h.dtype).index_add_(0, group, h) / size
-        self._factor = torch.linalg.cholesky(_shrunk_covariance(h - means[group]))
+        covariance = torch.from_numpy(oas((h - means[group]).numpy(), assume_centered=True)[0])
+        covariance.diagonal().add_(1e-6 * covariance.diagonal().mean() + 1e-12)  # constant columns
+        self._factor = torch.linalg.cholesky(covariance)
         self._means = self._whiten(means)
-        return self
 
-    def __call__(self, p: Prediction) -> Tensor:
-        if self._means is None:
-            raise NotFittedError("a fitted score", "one without fit", "Call fit(p_train) first.")
-        whitened = self._whiten(_features(p, self.seed, self._width))
-        return nearest(whitened, self._means, 1)[:, 0].contiguous()
+    def _distance(self, h: Tensor) -> Tensor:
+        return nearest(self._whiten(h), self._means, 1)[:, 0]
 
     def _whiten(self, h: Tensor) -> Tensor:
         white: Tensor = torch.linalg.solve_triangular(self._factor, h.t(), upper=False).t()
         return white.contiguous()
 
 
-class KNN:
+class KNN(FittedScore):
     r"""Distance to the k-th nearest training representation, all scaled to length 1.
 
-    (Sun et al., 2022.) Wide representations are projected as in `Mahalanobis`.
+    (Sun et al., 2022.)
 
     Args:
         k: Which neighbour.
-        seed: Seed of the projection.
+        seed: As for `FittedScore`.
 
     Example:
         >>> from gduq.prediction.classes import ClassPrediction
@@ -171,44 +201,20 @@ class KNN:
     """
 
     def __init__(self, k: int = 10, *, seed: int = 0) -> None:
-        self.k, self.seed = check_int("k", k, 1), seed
-        self._known: Tensor | None = None
-        self._width = 0
+        super().__init__(seed=seed)
+        self.k = check_int("k", k, 1)
 
-    def fit(self, p_train: Prediction) -> KNN:
-        """Keep the representations of training predictions."""
-        h = _features(p_train, self.seed)
+    def _learn(self, h: Tensor, target: Tensor | None) -> None:
         if len(h) < self.k:
             raise InputError(f"at least k = {self.k} training rows", len(h), "Pass a smaller k.")
-        self._width, self._known = _width(p_train), F.normalize(h, dim=-1)
-        return self
+        self._known = F.normalize(h, dim=-1)
 
-    def __call__(self, p: Prediction) -> Tensor:
-        if self._known is None:
-            raise NotFittedError("a fitted score", "one without fit", "Call fit(p_train) first.")
-        h = F.normalize(_features(p, self.seed, self._width), dim=-1)
-        return nearest(h, self._known, self.k)[:, -1].contiguous()
+    def _distance(self, h: Tensor) -> Tensor:
+        return nearest(F.normalize(h, dim=-1), self._known, self.k)[:, -1]
 
 
-def _shrunk_covariance(residuals: Tensor) -> Tensor:
-    """The covariance of rows with mean 0, shrunk by OAS."""
-    n, d = residuals.shape
-    sample = residuals.t() @ residuals / n
-    trace, squares = float(sample.trace()), float(sample.square().sum())
-    scatter = (n + 1 - 2 / d) * (squares - trace**2 / d)
-    wished = (1 - 2 / d) * squares + trace**2
-    weight = 1.0 if scatter <= 0 or wished >= scatter else wished / scatter
-    floor = 1e-6 * trace / d + 1e-12  # constant representations have no covariance at all
-    identity = torch.eye(d, dtype=sample.dtype)
-    return (1 - weight) * sample + (weight * trace / d + floor) * identity
-
-
-FITTED: dict[str, type[Mahalanobis] | type[KNN]] = {"mahalanobis": Mahalanobis, "knn": KNN}
+FITTED: dict[str, type[FittedScore]] = {"mahalanobis": Mahalanobis, "knn": KNN}
 """Scores that are fitted on training predictions with features first, for any kind."""
-
-
-def _width(p: Prediction) -> int:
-    return 0 if p.features is None else p.features.size(1)
 
 
 def _features(p: Prediction, seed: int, width: int | None = None) -> Tensor:

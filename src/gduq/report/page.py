@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gduq._io import to_json, write_text
 from gduq.errors import InputError
@@ -120,11 +120,7 @@ def _about(subjects: Sequence[Subject], title: str | None, reproduce: str) -> di
 # -- charts --------------------------------------------------------------------------------------
 
 
-class Chart(NamedTuple):
-    """A picture with its title."""
-
-    title: str
-    svg: str
+Chart = tuple[str, str]  # a title and its picture
 
 
 def _charts(subjects: Sequence[Subject]) -> dict[str, list[Chart]]:
@@ -168,7 +164,7 @@ def _draw(panels: Sequence[tuple[str, Any]], draw: Callable[..., Figure], what: 
     for title, known in panels:
         figure = draw(known)
         legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-        found.append(Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}")))
+        found.append((title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}")))
     return found
 
 

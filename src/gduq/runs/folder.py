@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from gduq._io import locked, write_json
 from gduq.bundle import describe, load_reference, save
 from gduq.bundle import load as load_bundle
-from gduq.calibration import METHODS, parse_name
 from gduq.data import View
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
@@ -158,7 +157,6 @@ class RunFolder:
     def calibrated(self) -> Calibrated:
         """Predictions under any calibrator; data and model are read only where one needs them."""
         found = self.predictions()
-        node = self.info["task"] == "node"
 
         def copies() -> list[Any]:
             features = found["id_val"].features is not None
@@ -166,7 +164,7 @@ class RunFolder:
 
         return Calibrated(
             found,
-            find_graph=lambda: full_graph(self.model, self.views) if node else None,
+            full=full_graph(self.model, self.views) if self.info["task"] == "node" else None,
             find_copies=copies,
         )
 
@@ -201,9 +199,8 @@ class RunFolder:
         Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
 
         Args:
-            methods: Names of `gduq.calibration.METHODS`, of `gduq.calibration.FIXED`,
-                or of those that take copies with ``+corrupted``, which are fitted on shifted
-                copies of the rows too.
+            methods: Names of `gduq.calibration.METHODS`, or of those that take copies with
+                ``+corrupted``, which are fitted on shifted copies of the rows too.
             evaluate: Measure now; otherwise when the evaluation is first asked for.
         """
         with locked(self.path):
@@ -232,8 +229,6 @@ class RunFolder:
             name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
             output: The bundle; replaced if it is one already.
         """
-        if parse_name(name)[0] not in METHODS:
-            raise InputError(f"a calibrator to save from {', '.join(METHODS)}", name)
         notes = describe(self.bundle).preprocessing
         fitted = self.calibrated.fitted(name)
         # one that reads whole graphs cannot calibrate rows that are kept without theirs
