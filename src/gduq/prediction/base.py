@@ -70,7 +70,7 @@ class Prediction(ABC):
     features: Tensor | None = field(default=None, kw_only=True)
     weights: Tensor | None = field(default=None, kw_only=True)
     novelty: Tensor | None = field(default=None, kw_only=True)
-    calibrated: Calibrate = field(default=None, kw_only=True)
+    calibrated: str | None = field(default=None, kw_only=True)
     nodes: Tensor | None = field(default=None, kw_only=True)
 
     def __init_subclass__(cls) -> None:
