@@ -118,15 +118,32 @@ def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:
     assert torch.equal(*means)
 
 
+def test_the_learning_rate_of_a_head_falls_at_milestones() -> None:
+    data, fitted = noisy(30, 1), {}
+    for gamma in (1.0, 0.1, 1e-9):
+        model = gduq.anchor(gnn(0))
+        options = {"lr": 0.02, "milestones": [1, 2], "progress": False}
+        history = gduq.fit(model, data, epochs=4, gamma=gamma, **options)  # type: ignore[arg-type]
+        rates = [record.lr for record in history.records]
+        assert rates == pytest.approx([0.02, 0.02 * gamma, *[0.02 * gamma**2] * 2])
+        fitted[gamma] = history.records[-1].loss
+    assert len(set(fitted.values())) == 3
+
+
+@pytest.mark.parametrize("calibrate", ["clean", "shifted", None])
+def test_anchor_takes_every_kind_of_calibration(calibrate: Any) -> None:
+    assert gduq.anchor(gnn(0), calibrate=calibrate).calibrate == calibrate
+    assert gduq.anchor(gnn(0)).calibrate == "shifted"
+    assert gduq.anchor(gnn(0), recipe=gduq.Recipe.head(calibrate="clean")).calibrate == "clean"
+
+
 # -- warnings ------------------------------------------------------------------------------------
 
 
 def test_hypotheses_that_hardly_disagree_are_said_at_the_users_line() -> None:
-    """The last epoch is kept here, but its steps were tiny."""
     model, data, val = gduq.anchor(gnn(0)), noisy(60, 1), noisy(60, 2)
     with pytest.warns(UserWarning, match=r"hardly disagree .*p.novelty .*gduq.choose") as caught:
-        history = gduq.fit(model, data, val, epochs=1, lr=1e-6, select="last", progress=False)
-    assert history.kept_epoch == 1
+        gduq.fit(model, data, val, epochs=1, lr=1e-6, progress=False)
     assert [Path(w.filename).name for w in caught] == ["test_members.py"]
     p = gduq.predict(model, val)
     assert 0 < p.epistemic.mean() < 1e-4
@@ -137,6 +154,6 @@ def test_hypotheses_that_disagree_and_one_alone_are_no_reason_to_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = gduq.anchor(gnn(0), mask=0.2)
-        gduq.fit(model, data, val, epochs=20, lr=0.02, select="last", progress=False)
+        gduq.fit(model, data, val, epochs=20, lr=0.02, progress=False)
         gduq.fit(gduq.anchor(gnn(0), num_anchors=1), data, val, epochs=1, progress=False)
     assert gduq.predict(model, val).epistemic.mean() > 1e-4

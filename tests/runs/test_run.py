@@ -231,7 +231,7 @@ from gduq.runs.run import run
 def replace(source, target):
     real(source, target)
     names.append(os.path.basename(target))
-    if names.count("checkpoint.safetensors") == 2:
+    if names.count("checkpoint.pt") == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 names, real, os.replace = [], os.replace, replace
@@ -249,7 +249,7 @@ def test_killed_in_training_it_goes_on(root, tmp_path):
     process = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
     assert process.returncode == -signal.SIGKILL
     assert not (path / "finished").exists()
-    assert list((path / "checkpoint").glob("*.safetensors"))
+    assert list((path / "checkpoint").glob("*.pt"))
     resumed, whole = go(config, tmp_path / "killed"), go(config, root)
     for split, p in whole.predictions().items():
         assert torch.equal(p.samples, resumed.predictions()[split].samples)

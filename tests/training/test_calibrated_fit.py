@@ -12,16 +12,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, RandomSampler, Subset, SubsetRandomSampler
+from torch.utils.data import Subset
 from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
 
 import gduq
-from gduq import InputError, metrics
+from gduq import metrics
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.prediction import Classes
 from gduq.shifts.corruptions import shifted_copies
 from tests.training.cases import Net, graphs
 
@@ -72,7 +71,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "ensemble": lambda: gduq.Ensemble([net(0), net(1)]),
     "dropout": lambda: gduq.MCDropout(net(), num_samples=3),
     "heads": lambda: gduq.HeadEnsemble(net(), 3),
-    "laplace": lambda: gduq.LastLayerLaplace(net()),
+    "laplace": lambda: gduq.LastLayerLaplace(net(), 5),
 }
 
 
@@ -96,7 +95,7 @@ def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
     """Against a fine grid over what the model says without a temperature."""
     train, val = View(noisy(45, 1)), View(noisy(40, 2))
     model = MODELS[case]()
-    fit(model, train, val, calibrate=how, epochs=20, lr=0.02, select="last")
+    fit(model, train, val, calibrate=how, epochs=20, lr=0.02)
     known = gduq.models.as_predictor(model)
     found = float(known.temperature)
     assert known.calibration == gduq.predict(model, val).calibrated == how
@@ -132,18 +131,6 @@ def test_without_validation_rows_nothing_is_calibrated(case: str) -> None:
     assert raw is None or torch.allclose(raw, p.samples)
 
 
-def test_the_recipe_says_how_unless_fit_does() -> None:
-    for recipe, asked, found in (
-        (gduq.Recipe.head(calibrate="clean"), "default", "clean"),
-        (gduq.Recipe.head(calibrate=None), "shifted", "shifted"),
-    ):
-        model = gduq.anchor(net(), recipe=recipe.with_(num_anchors=4, mask=0.1))
-        fit(model, noisy(30, 1), noisy(24, 2), calibrate=asked)
-        assert gduq.predict(model, noisy(5, 3)).calibrated == found
-    with pytest.raises(InputError):
-        fit(net(), noisy(30, 1), noisy(24, 2), calibrate="both")
-
-
 @pytest.mark.parametrize("factor", [0.05, 20.0])
 def test_the_temperature_is_free_in_both_directions(factor: float) -> None:
     """A network that is right and hardly says so is made surer; one that shouts is calmed."""
@@ -174,26 +161,6 @@ def test_few_rows_are_worth_a_warning_and_only_then() -> None:
             fit(MODELS[case](), train, noisy(19, 2), epochs=1, calibrate=None)
 
 
-def test_a_second_fit_is_judged_without_the_first_ones_temperature() -> None:
-    models = [net(), net()]
-    fit(models[0], noisy(45, 1), noisy(40, 2), epochs=1)
-    gduq.models.as_predictor(models[0]).set_temperature(50.0, "clean")
-    models[1].load_state_dict(models[0].state_dict())
-    one, two = (fit(model, noisy(45, 1), noisy(40, 2)) for model in models)
-    assert [r.val_loss for r in one.records] == [r.val_loss for r in two.records]
-
-
-def test_a_failed_fit_keeps_the_temperature() -> None:
-    model = MODELS["head"]()
-    fit(model, noisy(45, 1), noisy(40, 2))
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    with pytest.raises(InputError):
-        fit(model, noisy(45, 1), graphs(24, classes=5))
-    after = model.state_dict()
-    assert all(torch.equal(after[k], before[k]) for k in ("temperature", "_calibration", "bank"))
-    assert gduq.predict(model, noisy(5, 3)).calibrated == "shifted"
-
-
 # -- leaks ---------------------------------------------------------------------------------------
 
 
@@ -219,7 +186,7 @@ def test_test_labels_change_nothing(case: str) -> None:
             y[rows] = (y[rows] + 1) % 3
         torch.manual_seed(0)
         model = makers[case](GNN(6, 8, 3, num_layers=2, head="mlp", **{**options, "dropout": 0.2}))
-        fit(model, train, val, select="last", epochs=10)
+        fit(model, train, val, epochs=10)
         return gduq.models.as_predictor(model)
 
     clean, poisoned, other = trained(None), trained(2), trained(1)
@@ -227,17 +194,6 @@ def test_test_labels_change_nothing(case: str) -> None:
     assert one.keys() == two.keys()
     assert all(torch.equal(one[k], two[k]) for k in one)
     assert not torch.equal(clean.temperature, other.temperature)
-
-
-def test_copies_are_of_validation_rows_only() -> None:
-    """Temperatures do not depend on the training rows once the weights are there."""
-    known = gduq.Network(net())
-    known.target = Classes(3)
-    temperatures = []
-    for train in (View(noisy(30, 1)), View(noisy(50, 7, flips=1.0))):
-        gduq.training.finishing.finish_model(known, train, View(noisy(40, 2)), "shifted", 64, 0)
-        temperatures.append(float(known.temperature))
-    assert temperatures[0] == temperatures[1] != 1.0
 
 
 # -- novelty -------------------------------------------------------------------------------------
@@ -259,21 +215,6 @@ def test_novelty_comes_from_training_rows_and_is_uniform_on_validation_rows(case
     assert novelty is not None
     wanted = (torch.arange(50) + 0.5) / 50
     assert (novelty.sort().values - wanted).abs().max() < 0.05
-
-
-def test_novelty_rises_where_the_data_are_strange() -> None:
-    train, val, test = citation()
-    torch.manual_seed(0)
-    model = GNN(6, 16, 3, num_layers=2, conv="gcn", head="mlp", task="node")
-    fit(model, train, val, epochs=30)
-    strange = test.graphs[0].clone()
-    strange.x = -4 * strange.x.roll(1, dims=1)
-    usual, far = (gduq.predict(model, view).novelty for view in (test, View(strange, test.rows)))
-    assert usual is not None
-    assert far is not None
-    assert 0.3 < usual.mean() < 0.7
-    assert far.mean() > usual.mean() + 0.1
-    assert gduq.predict(model, test, novelty=False).novelty is None
 
 
 def test_the_reference_is_a_random_choice_of_sorted_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,80 +317,8 @@ def test_heterogeneous_graphs_go_all_the_way() -> None:
         assert metrics.accuracy(p) > 0.5
 
 
-@pytest.mark.parametrize("case", ["plain", "head", "laplace"])
-def test_one_logit_is_two(case: str) -> None:
-    """The same function as logits (0, z): the same temperature, probabilities and losses."""
-
-    class Two(nn.Module):
-        def __init__(self, one: Net) -> None:
-            super().__init__()
-            self.one = one
-
-        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-            z = self.one(x, edge_index, batch)
-            return torch.cat([torch.zeros_like(z), z], dim=1)
-
-    def data(count: int, seed: int) -> list[Data]:
-        found = graphs(count, classes=2, seed=seed)
-        for i, graph in enumerate(found):
-            graph.y = (graph.y + (i % 5 == 0)) % 2
-        return found
-
-    train, val = data(40, 1), data(40, 2)
-    torch.manual_seed(0)
-    one = gduq.nn.GNN(4, 8, 1, num_layers=2, head="mlp", dropout=0.1).double()
-    fit(one, train, epochs=40, lr=0.02)
-    if case != "plain":
-        make: dict[str, Callable[[], nn.Module]] = {
-            "head": lambda: gduq.anchor(one, num_anchors=4),
-            "laplace": lambda: gduq.LastLayerLaplace(one),
-        }
-        model = make[case]()
-        fit(model, train, val)
-        p = gduq.predict(model, val)
-        assert p.samples.size(2) == 2
-        assert metrics.nll(p) < 0.69
-        temperature = float(gduq.models.as_predictor(model).temperature)
-        raw = [gduq.predict(model, v) for v in (View(val), *shifted_copies(View(val), 0))]
-        parts = [
-            (q.samples * temperature, q.require_target(), 0.5 if i == 0 else 0.0625)
-            for i, q in enumerate(raw)
-        ]
-        assert temperature == pytest.approx(Classes(2).best_temperature(parts), rel=1e-4)
-        return
-    plain = Net(classes=1)
-    two = Two(copy.deepcopy(plain))
-    fit(plain, train, val)
-    fit(two, train, val)
-    p, q = gduq.predict(plain, val), gduq.predict(two, val)
-    torch.testing.assert_close(p.probs, q.probs)
-
-
-def test_class_names_travel() -> None:
-    for case in ("head", "ensemble"):
-        model = MODELS[case]()
-        fit(model, noisy(30, 1), noisy(24, 2), epochs=1, class_names=["red", "green", "blue"])
-        assert gduq.predict(model, noisy(5, 3)).names == ("red", "green", "blue")
-    with pytest.raises(InputError):
-        fit(net(), noisy(30, 1), noisy(24, 2), class_names=["red", "green"])
-
-
-def test_class_weights_matter_to_heads() -> None:
-    """A class that counts a hundred times as much is named more often."""
-    shares = []
-    for weights in (None, [100.0, 1.0, 1.0]):
-        model = gduq.HeadEnsemble(net(), 3)
-        fit(model, noisy(60, 1), class_weights=weights, epochs=20)
-        shares.append(float((gduq.predict(model, noisy(60, 4)).label == 0).double().mean()))
-    assert shares[1] > shares[0]
-
-
 class Own(Data):
     """A class of one's own may be joined in another way."""
-
-
-class Twice(DataLoader):
-    """A loader of one's own may hand out anything."""
 
 
 class InMemory(InMemoryDataset):
@@ -458,27 +327,10 @@ class InMemory(InMemoryDataset):
         self.data, self.slices = self.collate(data)
 
 
-class OnDisk(torch.utils.data.Dataset):
-    """Graphs that need not be in memory."""
-
-    def __init__(self, data: list[Data]) -> None:
-        self.kept = data
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def __getitem__(self, i: int) -> Data:
-        return self.kept[i]
-
-
 def _scaled(data: list[Data]) -> DataLoader:
     loader = DataLoader(data, 24)
     loader.collate_fn = lambda graphs: Batch.from_data_list(graphs)
     return loader
-
-
-def _part(data: list[Data]) -> BatchSampler:
-    return BatchSampler(SubsetRandomSampler(range(21)), 7, drop_last=False)
 
 
 LOADERS: dict[str, tuple[str, Callable[[list[Data]], Any]]] = {
@@ -489,15 +341,8 @@ LOADERS: dict[str, tuple[str, Callable[[list[Data]], Any]]] = {
     "followed": ("shifted", lambda data: DataLoader(data, 24, follow_batch=["x"])),
     "excluded": ("shifted", lambda data: DataLoader(data, 24, exclude_keys=["name"])),
     "an own class": ("clean", lambda data: DataLoader([Own(**g.to_dict()) for g in data], 24)),
-    "an own loader": ("clean", lambda data: Twice(data, 24)),
     "an own collate_fn": ("clean", _scaled),
-    "on disk": ("clean", lambda data: DataLoader(OnDisk(data), 24)),
-}
-SOME: dict[str, Callable[[list[Data]], Any]] = {
-    "full batches": lambda data: DataLoader(data, 7, drop_last=True),
-    "a sampler": lambda data: DataLoader(data, sampler=SubsetRandomSampler(range(21))),
-    "drawn": lambda data: DataLoader(data, sampler=RandomSampler(data, True, num_samples=24)),
-    "a batch sampler": lambda data: DataLoader(data, batch_sampler=_part(data)),
+    "full batches": ("clean", lambda data: DataLoader([*data, data[0]], 24, drop_last=True)),
 }
 
 
@@ -517,13 +362,6 @@ def _temperature_of_lists(calibration: Any) -> Tensor:
     net = Net()
     fit(net, noisy(40, 1), noisy(24, 2), batch_size=40, calibrate=calibration)
     return gduq.models.as_predictor(net).temperature
-
-
-@pytest.mark.parametrize("case", SOME)
-def test_loaders_of_some_rows_have_no_copies(case: str) -> None:
-    own = Net()
-    fit(own, noisy(40, 1), SOME[case](noisy(24, 2)))
-    assert gduq.models.as_predictor(own).calibration == "clean"
 
 
 @pytest.mark.parametrize("run", [fit, functools.partial(gduq.choose, **QUIET)])

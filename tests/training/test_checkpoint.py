@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,10 @@ from torch import nn
 from torch_geometric.loader import DataLoader
 
 import gduq
-from gduq import InputError, _io
+from gduq import InputError
 from gduq.training import checkpoint as checkpoint_module
 from gduq.training import fit, fitting, loop
-from gduq.training.checkpoint import Checkpoint, Progress
-from gduq.training.fitting import _NetworkLearner
-from gduq.training.history import Epoch
+from gduq.training.fitting import GraphLearner
 from tests.training.cases import Net, graphs, node_view
 from tests.training.test_training import anchored, equal, gnn
 
@@ -39,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "calibrate": None,
     "progress": False,
 }
-FILE = "checkpoint.safetensors"
+FILE = "checkpoint.pt"
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +64,7 @@ MODELS: dict[str, tuple[Callable[[int], nn.Module], Any]] = {
 
 STOPS: dict[str, tuple[Any, str, int]] = {
     "epoch": (loop, "_train_epoch", 3),
-    "validation": (_NetworkLearner, "validate", 3),
+    "validation": (GraphLearner, "validate", 3),
     "end": (fitting, "finish_model", 1),
 }
 
@@ -111,26 +108,6 @@ def test_a_stopped_run_ends_as_the_whole(
         assert [r.loss for r in history.records] == [r.loss for r in expected.records]
 
 
-def test_an_ensemble_goes_on_with_its_members(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, data = MODELS["ensemble"]
-    whole, resumed = make(0), make(0)
-    fit(whole, data, epochs=3, **OPTIONS)
-    with monkeypatch.context() as patch:
-        step, calls = _NetworkLearner.losses, []
-        patch.setattr(
-            _NetworkLearner,
-            "losses",
-            lambda *a: die() if len(calls) == 13 else calls.append(1) or step(*a),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            fit(make(0), data, epochs=3, resume=tmp_path, **OPTIONS)
-    assert {p.name for p in tmp_path.iterdir()} == {"member-0", "member-1"}
-    fit(resumed, data, epochs=3, resume=tmp_path, **OPTIONS)
-    assert equal(whole, resumed)
-
-
 @pytest.mark.parametrize("case", ["plain", "gaussian"])
 def test_epochs_may_grow(case: str, tmp_path: Path) -> None:
     make, data = MODELS[case]
@@ -149,25 +126,12 @@ def test_a_finished_run_returns_at_once(tmp_path: Path, monkeypatch: pytest.Monk
         make, data = MODELS[case]
         whole, again = make(0), make(1)
         first = fit(whole, data, data, epochs=3, resume=tmp_path / case, **OPTIONS)
-        content = (tmp_path / case / FILE).read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(loop, "_train_epoch", die)
             second = fit(again, data, data, epochs=3, resume=tmp_path / case, **OPTIONS)
         assert equal(whole, again)
         assert (second.records, second.kept_epoch) == (first.records, first.kept_epoch)
-        assert (tmp_path / case / FILE).read_bytes() == content
         assert not again.training
-
-
-def test_an_early_stop_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {**OPTIONS, "patience": 2, "resume": tmp_path, "lr": 0.5}
-    net, again = Net(), Net(seed=1)
-    history = fit(net, graphs(6), graphs(9, seed=3), epochs=50, **options)
-    assert len(history) < 50
-    monkeypatch.setattr(loop, "_train_epoch", die)
-    found = fit(again, graphs(6), graphs(9, seed=3), epochs=80, **options)
-    assert found.records == history.records
-    assert equal(net, again)
 
 
 def test_shuffled_loaders_resume(tmp_path: Path) -> None:
@@ -201,15 +165,6 @@ def test_calibration_and_novelty_come_back(tmp_path: Path, monkeypatch: pytest.M
         assert torch.equal(p.samples, found[0].samples)
         assert torch.equal(p.novelty, found[0].novelty)
         assert p.calibrated == "shifted"
-
-
-def test_a_head_is_trained_anew(tmp_path: Path) -> None:
-    """It takes seconds: a folder is no hindrance, and nothing is written to it."""
-    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4) for _ in range(2)]
-    for model in models:
-        fit(model, graphs(24), graphs(24, seed=3), resume=tmp_path, progress=False)
-    assert equal(*models)
-    assert not list(tmp_path.iterdir())
 
 
 # -- killed --------------------------------------------------------------------------------------
@@ -268,51 +223,16 @@ def test_another_runs_checkpoint(changes: dict[str, Any], named: str, tmp_path: 
     assert (tmp_path / FILE).read_bytes() == content
 
 
-RECORDS = (Epoch(1, 0.5, 0.1, 0.01, 0.4, 0.3, 0.2), Epoch(2, 0.4, 0.1, 0.01))
-LAST = {"a": torch.arange(3.0), "b.c": torch.tensor(5), "empty": torch.zeros(0, 4)}
-
-
-def written(checkpoint: Checkpoint) -> Progress:
-    optimizer = torch.optim.Adam([torch.ones(2, requires_grad=True)])
-    progress = Progress([RECORDS], [0.7], {"a": torch.ones(3)}, LAST)
-    checkpoint.save(progress, LAST, optimizer)
-    return progress
-
-
-def same(one: Progress, two: Progress) -> bool:
-    pairs = [(getattr(one, g), getattr(two, g)) for g in ("last", "optimizer", "best")]
-    return (
-        one.records == two.records
-        and one.start == two.start
-        and all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in pairs)
-    )
-
-
 @given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_a_damaged_checkpoint_is_noticed(data: st.DataObject) -> None:
-    """Any cut or stretch: an error, or (in padding) the same content. A flipped bit is one error or
-    none: nothing is sealed."""
+@settings(max_examples=15, deadline=None)
+def test_a_damaged_checkpoint_is_an_error(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Checkpoint(folder, {"lr": 0.1})
-        progress = written(checkpoint)
-        content = bytearray(checkpoint.path.read_bytes())
-        kind = data.draw(st.sampled_from(["flip", "cut", "grow"]))
-        place = data.draw(st.integers(0, len(content) - 1))
-        if kind == "flip":
-            content[place] ^= 1 << data.draw(st.integers(0, 7))
-        elif kind == "cut":
-            del content[place:]
-        else:
-            content += data.draw(st.binary(min_size=1, max_size=9))
-        checkpoint.path.write_bytes(content)
-        try:
-            found = checkpoint.load(5)
-        except InputError:
-            pass
-        else:
-            assert found is not None
-            assert kind == "flip" or same(found, progress)
+        fit(Net(), graphs(6), epochs=1, resume=folder, **OPTIONS)
+        path = Path(folder) / FILE
+        content = path.read_bytes()
+        path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+        with pytest.raises(InputError):
+            fit(Net(), graphs(6), epochs=2, resume=folder, **OPTIONS)
 
 
 class Bomb:
@@ -328,15 +248,6 @@ def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
         with pytest.raises(InputError):
             fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
         assert not bomb.exists()
-
-
-def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = Checkpoint(tmp_path, {})
-    with monkeypatch.context() as patch:
-        patch.setattr("gduq.training.checkpoint.FORMAT", checkpoint_module.FORMAT + 1)
-        written(checkpoint)
-    with pytest.raises(InputError):
-        checkpoint.load(5)
 
 
 # -- disks ---------------------------------------------------------------------------------------
@@ -365,7 +276,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(InputError, match=r"No space left.*The one before is intact"):
+        with pytest.raises(InputError, match="No space left"):
             fit(Net(), graphs(12), epochs=4, resume=tmp_path, **OPTIONS)
     assert [p.name for p in tmp_path.iterdir()] == [FILE]
     fit(resumed, graphs(12), epochs=4, resume=tmp_path, **OPTIONS)
@@ -388,52 +299,3 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
 
 
 # -- tensors -------------------------------------------------------------------------------------
-
-
-def test_states_that_are_not_tensors() -> None:
-    class Odd(Net):
-        def get_extra_state(self) -> str:
-            return "text"
-
-    with pytest.raises(InputError):
-        fit(Odd(), graphs(6), epochs=1, **OPTIONS)
-
-
-def test_short_epochs_do_not_wait_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, data = MODELS["plain"]
-    written, write = [], _io.write_tensors
-
-    def slow(*args: Any) -> None:
-        written.append(1)
-        time.sleep(0.2)
-        write(*args)
-
-    monkeypatch.setattr(checkpoint_module, "_RARELY", 20)
-    monkeypatch.setattr(_io, "write_tensors", slow)
-    fit(make(0), data, data, epochs=8, resume=tmp_path, **OPTIONS)
-    assert len(written) == 2  # the start and the end
-
-
-@pytest.mark.parametrize("case", ["frozen"])
-def test_an_old_checkpoint_ends_as_the_whole(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped two epochs after the last one was written: they are done again."""
-    make, data = MODELS[case]
-    whole, calls, function = make(0), [], loop._train_epoch
-    expected = fit(whole, data, data, epochs=4, **OPTIONS)
-    monkeypatch.setattr(checkpoint_module, "_RARELY", 10**9)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            loop,
-            "_train_epoch",
-            lambda *a: die() if len(calls) == 2 else calls.append(1) or function(*a),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            fit(make(0), data, data, epochs=4, resume=tmp_path, **OPTIONS)
-    resumed = make(1)
-    history = fit(resumed, data, data, epochs=4, resume=tmp_path, **OPTIONS)
-    assert equal(whole, resumed)
-    assert [r.loss for r in history.records] == [r.loss for r in expected.records]

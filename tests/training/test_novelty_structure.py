@@ -12,12 +12,10 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.loader import RandomNodeLoader
 from torch_geometric.nn import SAGEConv
-from torch_geometric.transforms import ToSparseTensor
 
 import gduq
 from gduq.data import View
 from gduq.nn import GNN
-from tests.training.cases import graphs
 from tests.training.test_calibrated_fit import MODELS, citation, fit, models, noisy
 
 
@@ -49,12 +47,6 @@ def test_every_model_sees_a_graph_that_is_too_large(case: str) -> None:
     alone = known(model).novelty(gduq.predict(model, large, features=True).features)
     if case != "thawed":  # there the rows are those of a layer, which sees more
         assert alone.mean() < 0.6  # a mean over its nodes does not show it
-
-
-def test_a_mixture_sees_it_too() -> None:
-    train, val = noisy(60, 1), noisy(50, 2)
-    model = gduq.choose(MODELS["plain"](), train, val, budget=1.2, progress=False)
-    assert (novelty(model, [grown(graph, 3) for graph in val]) >= 0.999).all()
 
 
 def test_mates_and_names_change_nothing() -> None:
@@ -126,30 +118,6 @@ def test_samples_of_neighbours_have_no_structure() -> None:
     assert not known(other).novelty.reads_structure
 
 
-class Adjacency(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv, self.out = SAGEConv(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
-        return self.out(self.conv(x, adj_t).relu())
-
-
-def test_an_adjacency_matrix_and_no_edges_at_all() -> None:
-    train, val, _ = citation()
-    kept = ToSparseTensor(remove_edge_index=True)
-    sparse = kept(copy.copy(train.graphs[0]))
-    model = Adjacency()
-    fit(model, View(sparse, train.rows), View(sparse, val.rows), calibrate="clean")
-    assert known(model).novelty.reads_structure
-    bare = [Data(x=g.x, edge_index=g.edge_index[:, :0], y=g.y) for g in graphs(40)]
-    plain = MODELS["plain"]()
-    fit(plain, bare[:20], bare[20:])
-    assert 0.2 < novelty(plain, bare[20:]).mean() < 0.8
-    assert (novelty(plain, graphs(10)) >= 0.999).all()  # now there are edges
-
-
 def test_a_bundle_says_the_same(tmp_path: Path) -> None:
     model, val = MODELS["head"](), noisy(50, 2)
     fit(model, noisy(60, 1), val)
@@ -157,12 +125,6 @@ def test_a_bundle_says_the_same(tmp_path: Path) -> None:
     mixed = [*val, *(grown(graph, 2) for graph in val)]
     assert torch.equal(novelty(again, mixed), novelty(model, mixed))
     assert again.novelty.reads_structure
-
-
-def test_without_validation_rows_large_graphs_are_novel() -> None:
-    model = MODELS["plain"]()
-    fit(model, noisy(60, 1))
-    assert (novelty(model, [grown(graph, 3) for graph in noisy(20, 2)]) >= 0.999).all()
 
 
 class Sage(nn.Module):
@@ -185,8 +147,3 @@ def test_parts_of_a_graph_do_not_teach_degrees() -> None:
     gduq.fit(net, loader, RandomNodeLoader(data, num_parts=5), epochs=3, progress=False)
     assert not known(net).novelty.reads_structure
     assert novelty(net, data).mean() < 0.8
-
-
-def test_dense_adjacency_has_no_structure() -> None:
-    graph = Data(x=torch.ones(3, 1), adj_t=torch.ones(3, 3))
-    assert gduq.graphs.structure_of(graph, "node") is None

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
 from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Subset
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader, NodeLoader
-from torch_geometric.nn import global_mean_pool
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 import gduq
 from gduq.data import Packed, View
 from gduq.nn import GNN
+from gduq.training.fitting import GraphLearner
+from gduq.training.heads import HeadLearner
 from tests.conftest import tiny_graph
-from tests.training.test_calibrated_fit import Links, linked
 
 CHANNELS, CLASSES = 4, 3
 
@@ -165,19 +166,6 @@ def test_classes_without_training_rows_are_named(how, names):
         run(class_names=names, progress=False)
 
 
-def test_one_hot_rows_are_classes_or_labels():
-    """Whoever says that they are labels is believed."""
-    hot = graphs(48)
-    for i, graph in enumerate(hot):
-        graph.y = torch.nn.functional.one_hot(torch.tensor([i % 3]), 3).double()
-    net = GNN(CHANNELS, 4, 3, num_layers=1, task="graph").double()
-    given = {"epochs": 1, "progress": False}
-    with pytest.raises(gduq.InputError, match=r'argmax\(dim=1\) if .* or target="labels"'):
-        gduq.fit(net, hot[:24], hot[24:], **given)
-    gduq.fit(net, hot[:24], hot[24:], target="labels", **given)
-    assert isinstance(gduq.predict(net, hot), gduq.LabelPrediction)
-
-
 @pytest.mark.parametrize("thawed", [False, True])
 def test_a_refused_fit_leaves_a_fitted_model_as_it_was(thawed):
     net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
@@ -188,7 +176,7 @@ def test_a_refused_fit_leaves_a_fitted_model_as_it_was(thawed):
     for graph in wrong:
         graph.y = torch.tensor([CLASSES + 2])
     for train, val in ((wrong, None), (ALL, wrong)):
-        with pytest.raises(gduq.InputError, match="labels from 0 to 2 in"):
+        with pytest.raises(gduq.InputError):
             gduq.fit(model, train, val, epochs=1, progress=False)
         after = gduq.predict(model, OTHERS)
         torch.testing.assert_close(after.probs, before.probs, rtol=0, atol=0)
@@ -202,10 +190,18 @@ def test_weights_that_a_failed_fit_has_changed_are_not_calibrated(at, monkeypatc
     given = {"epochs": 3, "progress": False}
     gduq.fit(model, ALL, graphs(24, first=100), **given)
     before = gduq.predict(model, OTHERS)
-    train = TorchLoader([*(Batch.from_data_list(ALL[:8]),) * 3, "no graph"], batch_size=None)
-    monkeypatch.setattr("gduq.training.fitting.truths", lambda *_: torch.tensor([0, 1, 2]))
-    with pytest.raises(gduq.InputError, match="a loader that joins graphs, got one of str"):
-        gduq.fit(model, train, graphs(24, first=100), **given)
+    learner, calls = HeadLearner if at == "head" else GraphLearner, []
+    losses = learner.losses
+
+    def failing(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return losses(*args)
+
+    monkeypatch.setattr(learner, "losses", failing)
+    with pytest.raises(KeyboardInterrupt):
+        gduq.fit(model, ALL, graphs(24, first=100), batch_size=8, **given)
     after = gduq.predict(model, OTHERS)
     if at == "head":  # heads are exchanged at the end
         torch.testing.assert_close(after.probs, before.probs, rtol=0, atol=0)
@@ -233,90 +229,4 @@ def test_a_loader_of_a_masked_graph_is_refused(how):
         run()
 
 
-def test_masks_of_nodes_do_not_matter_to_edges():
-    """Citation graphs that are cut into edges keep the masks of their nodes."""
-    data, numbers = linked(), torch.arange(300)
-    nodes = int(data.num_nodes)
-    data.y, data.train_mask = torch.arange(nodes) % 3, torch.arange(nodes) < 5
-    train, val, test = (View(data, edges=numbers[i::3]) for i in range(3))
-    net = Links(2)
-    gduq.fit(net, train, val, epochs=1, progress=False)
-    for model in (gduq.anchor(net), gduq.choose(net, train, val, progress=False)):
-        if isinstance(model, gduq.Anchored):
-            gduq.fit(model, train, val, progress=False)
-        assert len(gduq.predict(model, test).label) == 100
-
-
-class OwnNet(torch.nn.Module):
-    """It does not look at its features."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = torch.nn.Linear(CHANNELS, 8), torch.nn.Linear(8, CLASSES)
-
-    def forward(self, x, edge_index, batch):
-        return self.two(global_mean_pool(self.one(x).relu(), batch))
-
-
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_features_that_are_no_numbers(part):
-    data = {"train": ALL, "val": graphs(24, first=100)}
-    data[part] = [copy.copy(graph) for graph in data[part]]
-    data[part][-1].x = data[part][-1].x * torch.nan
-    with pytest.raises(gduq.InputError, match=r"finite node features, got .* in x"):
-        gduq.fit(gduq.anchor(OwnNet().double()), **data, progress=False)
-
-
 # -- order ---------------------------------------------------------------------------------------
-
-
-class Reversed(torch.utils.data.Sampler):
-    """An order of one's own, which is nobody's slip."""
-
-    def __iter__(self):
-        return iter(range(len(ALL) - 1, -1, -1))
-
-    def __len__(self) -> int:
-        return len(ALL)
-
-
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(ALL, 8, shuffle=True),
-        DataLoader(ALL, batch_sampler=BatchSampler(RandomSampler(ALL), 8, drop_last=False)),
-        DataLoader(ALL, 8, sampler=torch.utils.data.SubsetRandomSampler(range(24))),
-    ],
-)
-def test_a_shuffled_loader_is_named(loader):
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
-    with pytest.warns(UserWarning, match="the loader shuffles, so rows do not come") as found:
-        gduq.predict(net, loader)
-    assert len(found) == 1
-    assert found[0].filename == __file__
-
-
-def test_a_loader_that_drops_rows_is_named():
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
-    with pytest.warns(UserWarning, match="drop_last, so its last rows may be missing"):
-        gduq.predict(net, DataLoader(ALL, 7, drop_last=True))
-
-
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(ALL, 8),
-        DataLoader(ALL, batch_sampler=BatchSampler(SequentialSampler(ALL), 8, drop_last=False)),
-        DataLoader(ALL, 8, sampler=Reversed()),
-    ],
-)
-def test_other_orders_are_taken_as_they_are(loader):
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
-    assert len(gduq.predict(net, loader)) == len(ALL)  # warnings are errors here
-
-
-@pytest.mark.filterwarnings("ignore:calibrated on")
-def test_choose_says_it_too():
-    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
-    with pytest.warns(UserWarning, match="4 of 4 validation rows are training rows"):
-        gduq.choose(net, ALL, ALL[:4], progress=False)

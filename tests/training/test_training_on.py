@@ -79,13 +79,6 @@ def test_training_on_never_ends_worse(well_trained: nn.Module, resumed: bool, tm
     assert val_loss(model, val) <= before * (1 + 1e-6)
 
 
-def test_the_last_weights_stay_where_they_are_asked_for(well_trained: nn.Module) -> None:
-    train, val = split(labelled())
-    model = gduq.anchor(well_trained, recipe="thawed")
-    history = gduq.fit(model, train, val, epochs=2, lr=5.0, select="last", **QUIET)
-    assert history.kept_epoch == 2
-
-
 def test_the_first_steps_of_a_trained_network_are_small(well_trained: nn.Module) -> None:
     train, _ = split(labelled())
 
@@ -142,33 +135,6 @@ def test_anchors_are_where_the_output_depends_on_them() -> None:
     assert float(p.epistemic.max()) > 1e-4
     with pytest.raises(InputError, match=r"encoder\.ls"):
         gduq.anchor(net, at="encoder.ls", call=decode, like=data)
-
-
-def test_hypotheses_that_do_not_disagree_are_said() -> None:
-    torch.manual_seed(0)
-    train, val = split(labelled())
-    model = gduq.anchor(Normed(), recipe="thawed")
-    with pytest.warns(UserWarning, match="hypotheses hardly disagree"):
-        gduq.fit(model, train, val, epochs=1, lr=1e-9, **QUIET)
-
-
-class Keeping(Normed):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        self.h = [self.first(x, edge_index)]
-        return super().forward(x, edge_index)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_network_that_keeps_an_activation_can_be_wrapped() -> None:
-    net, data = Keeping(), labelled()
-    net(data.x, data.edge_index).sum().backward()
-    kept = net.h[0]
-    train, val = split(data)
-    gduq.anchor(net, like=data)
-    gduq.HeadEnsemble(net, 2)
-    gduq.choose(net, train, val, **QUIET)
-    assert net.h[0] is kept
-    assert kept.grad_fn is not None
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -235,28 +201,3 @@ def test_graphs_are_packed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Packed, "pack", staticmethod(counted))
     FITS[name](many(50, 0), many(30, 99))
     assert sorted(seen) == [30, 50]  # shifted copies are made of what is packed
-
-
-class Clones(TorchDispatchMode):
-    """Notes the shapes of tensors that are cloned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: list[tuple[int, ...]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.clone.default:
-            self.shapes.append(tuple(args[0].shape))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("kind", ["head", "only calibrated"])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_weights_that_stay_are_not_copied(kind: str) -> None:
-    net = GNN(4, 19, 2, num_layers=2, head="mlp").double()
-    own = {tuple(p.shape) for p in net.layers[0].parameters() if p.dim() == 2} - {(19, 38)}
-    model = gduq.anchor(net) if kind == "head" else net
-    with Clones() as seen:
-        gduq.fit(model, many(50, 0), many(30, 99), epochs=1 if kind == "head" else 0, **QUIET)
-    assert own
-    assert not own & set(seen.shapes)

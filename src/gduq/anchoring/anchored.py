@@ -230,7 +230,7 @@ class Anchored(Predictor):
 
         heads = [copy.deepcopy(head) for _ in masks]
         draws, bank = self.recipe.draws, self.anchors
-        (best,) = learn(heads, masks, target, draw, draws, bank, compete=True)
+        (best,) = learn(heads, masks, target, draw, draws, bank)
         head.load_state_dict(best.state_dict())
 
     def share_trunk(self, trunk: Trunk) -> None:

@@ -28,8 +28,7 @@ __all__ = ["Ensemble", "Stack", "inner_spec", "mixture", "seeded"]
 class Ensemble(Predictor):
     """Networks trained independently of each other; every member is a hypothesis.
 
-    `gduq.fit` trains the members one by one, or in parallel processes when asked, and calibrates
-    them together.
+    `gduq.fit` trains the members one by one, and calibrates them together.
 
     Args:
         members: Networks (plain or anchored), each with an initialisation of its own; or a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -52,7 +52,7 @@ class CachedRows:
     h: Tensor  # representations [m, d]
     y: Tensor  # the truth [m, ...], as `Target.check` gives it
     outputs: Tensor  # of the network itself [m, O]
-    structure: Tensor | None = None  # see `Predictor.structure` [m, s]
+    structure: Tensor | None = None  # see `gduq.graphs.structure_of` [m, s]
 
     def __len__(self) -> int:
         return self.h.size(0)
@@ -61,9 +61,21 @@ class CachedRows:
 DrawAnchors = Callable[[int, torch.Generator], Tensor]  # so many anchors [count, d]
 
 
-# Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows: called with
-# heads, masks, target, a `DrawAnchors` and more; see `gduq.training.heads.HeadTrainer`.
-TrainHeads = Callable[..., list[nn.Module]]
+class TrainHeads(Protocol):
+    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows.
+
+    All of them stay where there is no bank.
+    """
+
+    def __call__(
+        self,
+        heads: Sequence[nn.Module],
+        masks: Sequence[float],  # share of masked rows, one per head
+        target: Target,
+        draw: DrawAnchors,
+        draws: int = 1,  # anchors per row and step
+        bank: Tensor | None = None,  # anchors to validate with [K, d]; the most likely head stays
+    ) -> list[nn.Module]: ...
 
 
 class Predictor(nn.Module, ABC):

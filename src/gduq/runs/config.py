@@ -118,7 +118,6 @@ class TrainingConfig(Part):
     weight_decay: float = Field(0.0, ge=0)
     milestones: tuple[int, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
-    select: Literal["best", "last"] = "best"
     patience: int | None = Field(None, ge=1)
     class_weights: Literal["balanced"] | tuple[float, ...] | None = None
 

@@ -28,7 +28,7 @@ from gduq.runs import build
 from gduq.runs.config import RunConfig, bundle_at
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.training import History, choose, fit
-from gduq.training.finishing import finish_model
+from gduq.training.finishing import finish_model, warn_of_doubts
 
 __all__ = ["prepare", "requirements", "run", "train"]
 
@@ -263,4 +263,5 @@ def _calibrate(
     how: Calibrate = "shifted" if asked is None else None if asked == "none" else asked
     if how is None:
         model.set_temperature(1.0, None)
-    finish_model(model, splits.train, splits.id_val, how, _PREDICTED, config.seed)
+    sets = finish_model(model, splits.train, splits.id_val, how, _PREDICTED, config.seed)
+    warn_of_doubts(model, sets)

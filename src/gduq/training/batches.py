@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import RandomSampler, SequentialSampler, Subset
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
-from torch_geometric.loader import DataLoader, NodeLoader
+from torch_geometric.loader import DataLoader
 from torch_geometric.loader.dataloader import Collater
 
 from gduq.errors import InputError, warn_user
@@ -20,23 +20,11 @@ from gduq.graphs.packed import try_pack
 from gduq.graphs.splits import overlap
 from gduq.graphs.view import View
 from gduq.prediction import Target, TargetSample
-from gduq.training.fit_settings import short_hash
+from gduq.training.checkpoint import short_hash
 
-__all__ = [
-    "Batches",
-    "InferTarget",
-    "Loader",
-    "as_batches",
-    "check_leak",
-    "described",
-    "even_size",
-    "first_graph",
-    "labels",
-    "packed",
-    "some",
-    "truths",
-    "warn_of_overlap",
-]
+__all__ = ["Batches", "InferTarget", "Loader", "as_batches", "check_leak", "described",
+           "even_size", "first_graph", "labels", "packed", "some", "truths",
+           "warn_of_overlap"]  # fmt: skip
 
 InferTarget = Callable[[TargetSample], Target]  # what the outputs of a network mean
 
@@ -53,11 +41,10 @@ class Loader:
         shuffle: bool = False,
         generator: torch.Generator | None = None,
     ) -> Iterator[Graph]:
-        loader, sampler = self.own, getattr(self.own, "sampler", None)
-        seed = 0 if generator is None else generator.initial_seed()
-        for own in {getattr(loader, "generator", None), getattr(sampler, "generator", None)}:
-            if isinstance(own, torch.Generator):  # so that a resumed run sees the same order
-                own.manual_seed(seed)
+        loader, seed = self.own, 0 if generator is None else generator.initial_seed()
+        for own in (loader, getattr(loader, "sampler", None)):
+            if isinstance(drawn := getattr(own, "generator", None), torch.Generator):
+                drawn.manual_seed(seed)  # so that a resumed run sees the same order
         for graph in loader:
             if not isinstance(graph, (Data, HeteroData)):
                 do = "Use torch_geometric.loader.DataLoader."
@@ -71,21 +58,19 @@ class Loader:
         own = self.own
         if type(own) is not DataLoader or type(own.collate_fn) is not Collater:
             return None
-        graphs, sampler, batches = own.dataset, own.sampler, own.batch_sampler
-        once = type(sampler) is SequentialSampler or (
-            type(sampler) is RandomSampler and not sampler.replacement
-        )
-        complete = once and len(sampler) == len(graphs) and not own.drop_last
-        usual = type(batches) is BatchSampler and batches.sampler is sampler
+        graphs, sampler = own.dataset, own.sampler
+        in_order = type(sampler) is SequentialSampler
+        once = in_order or (type(sampler) is RandomSampler and not sampler.replacement)
         kept = graphs
         while isinstance(kept, Subset):
             kept = kept.dataset
-        if not (complete and usual and isinstance(kept, (list, tuple, InMemoryDataset))):
+        complete = once and len(sampler) == len(graphs) and own.batch_size and not own.drop_last
+        if not (complete and isinstance(kept, (list, tuple, InMemoryDataset))):
             return None
         first = graphs[0]  # what reads a Data of another class joins it in its own way
         return View(graphs) if type(first) is Data and row_kind(first) is None else None
 
-    def of(self, graphs: Sequence[Data]) -> Loader:
+    def of(self, graphs: Sequence[Graph]) -> Loader:
         """A loader like this one of other graphs, one after the other; see `graphs`."""
         own = self.own
         joined = {"follow_batch": own.follow_batch, "exclude_keys": own.exclude_keys}
@@ -93,16 +78,10 @@ class Loader:
 
     def in_order(self) -> Loader:
         """The same rows, in the same order each time; those that may change are kept in memory."""
-        graphs, own = self.graphs, self.own
-        if graphs is not None:
-            return self.of(graphs.graphs)
-        known = type(own) in (DataLoader, torch.utils.data.DataLoader) or isinstance(
-            own, NodeLoader
-        )
-        if known and type(own.sampler) is SequentialSampler:
-            batches = own.batch_sampler
-            if batches is None or getattr(batches, "sampler", None) is own.sampler:
-                return self
+        if self.graphs is not None:
+            return self.of(self.graphs.graphs)
+        if type(getattr(self.own, "sampler", None)) is SequentialSampler:
+            return self
         return Loader([graph.clone() for graph in self.batches()])  # not what workers share
 
 
@@ -114,38 +93,26 @@ def as_batches(data: Any, name: str) -> Batches:
 
     ``name`` is what the caller calls it, ``"train"`` or ``"val"``.
     """
-    if isinstance(data, Loader):
-        return data
-    if isinstance(data, View):
-        view = data
-    elif isinstance(data, HeteroData):
-        raise InputError(
-            f"the rows of a HeteroData that count in {name}",
-            "the graph alone",
-            "Pass gduq.data.View(data, mask, node_type=...).",
-        )
-    elif isinstance(data, Data):
-        view = _own_view([copy.copy(data)], name)
-    elif hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):
+    sequence = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if isinstance(data, HeteroData):
+        wanted = f"the rows of a HeteroData that count in {name}"
+        do = "Pass gduq.data.View(data, mask, node_type=...)."
+        raise InputError(wanted, "the graph alone", do)
+    if hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):
         check_loader(data)
         if len(data) == 0:
             raise InputError(f"at least one batch in {name}", "an empty loader")
         return Loader(data)
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        if len(data) == 0:
-            raise InputError(f"at least one graph in {name}", "an empty dataset")
-        view = _own_view(data, name) if len(data) == 1 else View(data)
-    else:
-        raise InputError(
-            f"a View, a Data, a list of graphs, a PyG dataset or a loader as {name}",
-            type(data).__name__,
-        )
+    if not isinstance(data, (View, Data)) and not sequence:
+        wanted = f"a View, a Data, a list of graphs, a PyG dataset or a loader as {name}"
+        raise InputError(wanted, type(data).__name__)
+    view = data if isinstance(data, View) else _own_view(data, name)
     _check_view(view, name)
     return view
 
 
 def packed(data: Batches) -> Batches:
-    """The same rows, of graphs that are packed already where they can be."""
+    """The same rows, of graphs that are packed once where they can be."""
     if not isinstance(data, View) or len(data.graphs) == 1:
         return data
     found = data._packed if data.mask is None else try_pack(data.graphs)
@@ -155,8 +122,7 @@ def packed(data: Batches) -> Batches:
 def warn_of_overlap(train: Batches, val: Batches) -> None:
     """Say so where validation rows are training rows too, as far as the same objects show it."""
     one, two = _rows_of(train), _rows_of(val)
-    shared = 0 if one is None or two is None else overlap(one, two)
-    if two is not None and shared:
+    if one is not None and two is not None and (shared := overlap(one, two)):
         warn_user(
             f"{shared} of {len(two)} validation rows are training rows too: the epoch chosen and "
             "the calibration will be overconfident (pass rows it is not trained on as val)"
@@ -167,12 +133,11 @@ def _rows_of(source: Batches) -> View | None:
     """The rows of training data; ``None`` for a loader that does not show them."""
     if isinstance(source, View):
         return source
-    loader = source.own
-    data, seeds = getattr(loader, "data", None), getattr(loader, "input_data", None)
+    data, seeds = (getattr(source.own, name, None) for name in ("data", "input_data"))
     nodes = getattr(seeds, "node", None)
     if isinstance(nodes, Tensor) and isinstance(data, (Data, HeteroData)):  # NeighborLoader
         return View(data, nodes, node_type=getattr(seeds, "input_type", None))
-    graphs: Any = getattr(loader, "dataset", None)
+    graphs: Any = getattr(source.own, "dataset", None)
     known = hasattr(graphs, "__len__") and hasattr(graphs, "__getitem__") and len(graphs)
     return View(graphs) if known and isinstance(graphs[0], (Data, HeteroData)) else None
 
@@ -182,12 +147,18 @@ def first_graph(data: Batches) -> Graph:
     return next(iter(data.batches(8)))
 
 
-def _own_view(graphs: Any, name: str) -> View:
-    """A lone graph: all its nodes (or seed nodes) or judged edges, where it labels these."""
+def _own_view(data: Any, name: str) -> View:
+    """All graphs; of a lone graph all its nodes (or seed nodes) or judged edges, where it labels
+    these."""
+    graphs = [copy.copy(data)] if isinstance(data, Data) else data
+    if len(graphs) == 0:
+        raise InputError(f"at least one graph in {name}", "an empty dataset")
     graph = graphs[0]
-    if isinstance(graph, Data) and row_kind(graph) == "edge":
+    if len(graphs) > 1 or not isinstance(graph, Data):
+        return View(graphs)
+    if row_kind(graph) == "edge":
         return View(graphs, edges=True)
-    if not isinstance(graph, Data) or not _labels_nodes(graph):
+    if not _labels_nodes(graph):
         return View(graphs)
     check_leak(graph, name)
     return View(graphs, torch.arange(graph.y.size(0))[label_rows(graph, graph.y.size(0))])
@@ -206,22 +177,19 @@ def _check_view(view: View, name: str) -> None:
     if view.task == "graph" and isinstance(first, Data):
         check_leak(first, name)
         if len(view.graphs) > 1 and "batch_size" in first.keys():  # noqa: SIM118
-            raise InputError(
-                f"graphs in {name}",
-                "neighbourhoods with seed nodes (batch_size)",
-                "Pass the loader, or DataLoader(batches, batch_size=None) from torch.utils.data.",
-            )
+            got = "neighbourhoods with seed nodes (batch_size)"
+            do = "Pass the loader, or DataLoader(batches, batch_size=None) from torch.utils.data."
+            raise InputError(f"graphs in {name}", got, do)
     if len(view) == 0:
         raise InputError(f"at least one labelled row in {name}", "none", "Check the mask.")
 
 
 def check_leak(graph: Graph, name: str) -> None:
     """Refuse a graph whose own mask says that not all of its labels are for training."""
-    if not isinstance(graph, Data) or row_kind(graph) == "edge":
+    if not isinstance(graph, Data) or row_kind(graph) == "edge" or not _labels_nodes(graph):
         return
-    masked = graph.get("train_mask") is not None and _labels_nodes(graph)
-    seeds = "batch_size" in graph.keys()  # noqa: SIM118
-    if masked and not seeds and graph.get("row_mask") is None:
+    chosen = "batch_size" in graph.keys() or graph.get("row_mask") is not None  # noqa: SIM118
+    if graph.get("train_mask") is not None and not chosen:
         mask = "train_mask" if name == "train" else "val_mask"
         raise InputError(
             f"a choice of nodes for {name}",
@@ -256,23 +224,22 @@ def truths(source: Batches, name: str) -> Tensor:
     return found
 
 
-def described(source: Batches | None, y: Tensor) -> str:
+def described(source: Batches, y: Tensor) -> str:
     """Rows in few words: by their labels, one after the other if their order is known."""
     known = y.tolist() if isinstance(source, View) else sorted(y.flatten().tolist())
     return f"{y.size(0)} rows ({short_hash(known)})"
 
 
 def some(
-    source: Batches, rows: int, batch_size: int, generator: torch.Generator | None
-) -> list[Graph]:
+    source: Batches, rows: int, batch_size: int, generator: torch.Generator
+) -> Iterator[Graph]:
     """A few random batches with at least ``rows`` labelled rows, if there are as many."""
-    found, seen = list[Graph](), 0
-    for graph in source.batches(max(batch_size, rows), shuffle=True, generator=generator):
-        found.append(graph)
+    seen = 0
+    for graph in source.batches(batch_size, shuffle=True, generator=generator):
+        yield graph
         seen += labels(graph).size(0)
         if seen >= rows:
             break
-    return found
 
 
 def even_size(source: Batches, batch_size: int) -> int:

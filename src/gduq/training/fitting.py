@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gduq._checks import check_int
 from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
 from gduq.graphs import Graph, on_device
@@ -36,19 +35,19 @@ from gduq.training.batches import (
     truths,
     warn_of_overlap,
 )
-from gduq.training.checkpoint import Checkpoint
+from gduq.training.checkpoint import Checkpoint, signature
 from gduq.training.finishing import (
+    LabelledOutputs,
     copies_of,
     finish_model,
     labelled_outputs,
-    warn_of_agreement,
+    warn_of_doubts,
 )
-from gduq.training.fit_settings import FitSettings, Select
-from gduq.training.heads import TrunkRows, fit_on_rows
+from gduq.training.heads import fit_on_rows
 from gduq.training.history import History, epoch_bar
-from gduq.training.loop import Learner, train
+from gduq.training.loop import FitSettings, Learner, train
 
-__all__ = ["Fit", "fit", "infer_target_of"]
+__all__ = ["Fit", "GraphLearner", "fit"]
 
 _ENOUGH = 256  # rows that show the units of a network
 _OUTSIDE = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
@@ -69,12 +68,10 @@ def fit(
     target: Target | str | None = None,
     milestones: Sequence[int] = FitSettings.milestones,
     gamma: float = FitSettings.gamma,
-    select: Select = FitSettings.select,
     patience: int | None = FitSettings.patience,
     calibrate: Calibrate | str = "default",
     seed: int = FitSettings.seed,
     call: Call | None = None,
-    processes: int = 1,
     progress: bool = True,
     resume: str | Path | None = None,
 ) -> History:
@@ -89,22 +86,22 @@ def fit(
         \frac{1}{Dm} \sum_{k,i} \begin{cases} -\log p_{ki}(y_i) \\
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
-    At the end one temperature is fitted, free in both directions, on validation rows and on
-    shifted copies of them (by which validation rows may lose `Target.price`), and a sample of the
-    training rows is kept, against which ``novelty`` is measured. Without ``val`` the model is not
-    calibrated, and its predictions say so.
+    The weights of the lowest validation loss stay (the start among them, where a trained network
+    trains on with anchors); without ``val`` the last ones. At the end one temperature is fitted on
+    validation rows and on shifted copies of them (by which validation rows may lose
+    `Target.price`), and a sample of the training rows is kept, against which ``novelty`` is
+    measured. Without ``val`` the model is not calibrated, and its predictions say so.
 
-    Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
-    goes on from where the first one ended; anchor again to start afresh. The same seed gives the
-    same bits on one thread, and global random states are left as they were. Interrupted or not, the
-    model ends in evaluation mode; it is trained on the device it lies on.
+    A single graph (node tasks) makes one step per epoch. A second call goes on from where the
+    first one ended. The same seed gives the same bits on one thread, and global random states are
+    left as they were.
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
             seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`,
-            `Neighbours`.
+            `Neighbours`. It is trained on the device it lies on.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
-            too), which keeps its own batch size.
+            too), which keeps its own batch size. Only labelled rows count.
         val: Data to judge every epoch by, to choose with and to calibrate on.
         epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
             model. ``None``, for a frozen network only: until validation rows say stop.
@@ -120,9 +117,6 @@ def fit(
             from ``y``, see `gduq.prediction.infer_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
-            trained network that trains on with anchors has its start among the best: it ends no
-            worse.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
@@ -130,7 +124,6 @@ def fit(
             or none of them changes an output, ``"shifted"`` means ``"clean"``.
         seed: Decides the order of graphs, anchors, dropout.
         call: As in `gduq.anchor`, for a plain network.
-        processes: Train the members of an `Ensemble` in so many processes, one thread each.
         progress: Show a bar, on a terminal.
         resume: Folder for a checkpoint, rewritten at an epoch's end as often as that takes no more
             than a twentieth of the time. If there is one, training goes on from it and ends as if
@@ -147,31 +140,30 @@ def fit(
         ...     return Data(x=torch.full((2, 1), y), edge_index=torch.tensor([[0, 1], [1, 0]]), y=y)
         >>> graphs = [graph(float(i % 2)) for i in range(60)]
         >>> net = gduq.nn.GNN(1, 8, 2, num_layers=2, head="mlp")
-        >>> history = fit(net, graphs[:40], graphs[40:], epochs=3)
+        >>> history = gduq.fit(net, graphs[:40], graphs[40:], epochs=3)
         >>> model = gduq.anchor(net, num_anchors=5)
-        >>> history = fit(model, graphs[:40], graphs[40:])
+        >>> history = gduq.fit(model, graphs[:40], graphs[40:])
         >>> p = gduq.predict(model, graphs[:3])
         >>> p.samples.shape, p.calibrated
         (torch.Size([5, 3, 2]), 'shifted')
     """
     known = as_predictor(model, call, trains=True)
     settings = FitSettings(
-        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, select, patience, seed
+        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, patience, seed
     )
     how = known.calibrate if calibrate == "default" else calibrate
     if how not in ("shifted", "clean", None):
         raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
-    if check_int("processes", processes, 1) > 1 and len(known.parts) < 2:
-        got = f"processes={processes} for {type(known).__name__}"
-        raise InputError("processes > 1 with an Ensemble", got)
     words = {"class_weights": class_weights, "class_names": class_names}
     infer = partial(resolve_target, given=target, **words)  # type: ignore[arg-type]
     work = Fit.of(train, val, settings, infer, progress)
+    folder = None if resume is None else Path(resume)
     try:
-        folder = None if resume is None else Path(resume)
-        return work.run(known, cast(Calibrate, how), folder, processes=processes)
+        history, sets = work.run(known, cast(Calibrate, how), folder)
     finally:
         known.note()
+    warn_of_doubts(known, sets)
+    return history
 
 
 @dataclass(frozen=True)
@@ -183,15 +175,11 @@ class Fit:
     settings: FitSettings
     infer: InferTarget  # what the outputs of a network mean: as given, or inferred from y
     progress: bool = True
+    copies: Iterable[Batches] | None = None  # shifted copies of val, where they are there already
 
     @classmethod
     def of(
-        cls,
-        train: Any,
-        val: Any,
-        settings: FitSettings,
-        infer: InferTarget = resolve_target,
-        progress: bool = True,
+        cls, train: Any, val: Any, settings: FitSettings, infer: InferTarget, progress: bool
     ) -> Fit:
         """From whatever holds graphs."""
         given = as_batches(train, "train")
@@ -205,138 +193,101 @@ class Fit:
         model: Predictor,
         calibrate: Calibrate,
         resume: Path | None = None,
-        title: str = "",
-        processes: int = 1,
-    ) -> History:
-        """Any model: what it is made of is trained first.
+        title: str = "training",
+    ) -> tuple[History, list[LabelledOutputs]]:
+        """Any model: what it is made of is trained first; see `finish_model` for what comes back.
 
         However it ends, the model is in evaluation mode. A failure leaves what an earlier fit has
-        left (bank, temperature, novelty, target) as it was; but once weights have changed, the
+        left (bank, temperature, novelty, target) as it was; but once weights may have changed, the
         model no longer counts as calibrated, and knows no novelty.
         """
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
-        before, changed = _Before(model), list[bool]()
+        before, start = _Before(model), time.perf_counter()
         try:
             if model.parts:
-                changed.append(self.settings.epochs != 0)
-                return self._parts(model, calibrate, resume, processes)
-            model.locate(on_device(first_graph(self.train), device_of_model(model)))
-            trunk = model.trunk
-            with isolated(device_of_model(model)):
-                if trunk is not None and trunk.has_head and not _learns(model, trunk):
-                    return self._head(model, trunk, calibrate, title, changed)
-                return self._network(model, calibrate, resume, title, changed)
+                history = self._parts(model, before, resume)
+                sets = self._finish(model, calibrate)
+            else:
+                device = device_of_model(model)
+                model.locate(on_device(first_graph(self.train), device))
+                with isolated(device):
+                    if model.trunk is not None and model.trunk.has_head and not _learns(model):
+                        history, sets = self._head(model, model.trunk, before, calibrate, title)
+                    else:
+                        history = self._network(model, before, calibrate, resume, title)
+                        sets = self._finish(model, calibrate)
         except BaseException:
-            before.restore(forget=any(changed))
+            before.restore()
             raise
         finally:
             model.eval()
+        around = time.perf_counter() - start - history.seconds
+        return replace(history, overhead_seconds=max(0.0, around)), sets
+
+    def _finish(self, model: Predictor, calibrate: Calibrate) -> list[LabelledOutputs]:
+        size, seed = self.settings.graphs_per_pass, self.settings.seed
+        return finish_model(model, self.train, self.val, calibrate, size, seed, self.copies)
+
+    def _parts(self, model: Predictor, before: _Before, resume: Path | None) -> History:
+        """The parts one by one; then all of it is calibrated."""
+        before.stays, histories = self.settings.epochs == 0, []
+        for i, (name, part) in enumerate(model.parts.items()):
+            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
+            folder = None if resume is None else resume / name
+            histories.append(own.run(part, None, folder, f"{name} of {len(model.parts)}")[0])
+        target = next(iter(model.parts.values())).target
+        model.target = None if target is None else target.combined()
+        return History(members=tuple(histories))
+
+    def _head(
+        self, model: Predictor, trunk: Trunk, before: _Before, calibrate: Calibrate, title: str
+    ) -> tuple[History, list[LabelledOutputs]]:
+        """A model that reads the rows of a frozen trunk, which runs once."""
+        settings, copies = self.settings, self.copies
+        if calibrate != "shifted":
+            copies = ()
+        elif copies is None:
+            copies = copies_of(self.val, settings.seed)
+        given = model, trunk, self.train, self.val, copies, self.infer, settings
+        with epoch_bar(settings.epochs, self.progress, title) as show:
+            history, rows = fit_on_rows(*given, show, calibrate is not None)
+        before.stays, seed = False, settings.seed
+        return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
 
     def _network(
         self,
         model: Predictor,
+        before: _Before,
         calibrate: Calibrate,
         resume: Path | None,
         title: str,
-        changed: list[bool],
     ) -> History:
-        """A model that learns from graphs: the loop, then what prediction needs."""
+        """A model that learns from graphs."""
         settings, checkpoint = self.settings, None
         if settings.epochs is None and model.frozen:  # until validation rows end it
             epochs, patience = _FEW_EPOCHS, settings.patience
             if self.val is not None:
                 epochs, patience = _MOST_EPOCHS, patience or _PATIENCE
             settings = replace(settings, epochs=epochs, patience=patience)
-        learner = _NetworkLearner(model, self.train, self.val, settings, self.infer)
+        learner = GraphLearner(model, self.train, self.val, settings, self.infer)
         if resume is not None:
-            data = learner.data_identity | {"calibrate": calibrate}
-            checkpoint = Checkpoint(resume, settings.identity(model, **data))
-        start = time.perf_counter()
-        try:
-            with epoch_bar(settings.epochs, self.progress, title) as show:
-                (history,) = train(learner, settings, show, checkpoint)
-        finally:
-            changed.append(learner.stepped)
+            known = asdict(settings) | {"lr": settings.lr_at(0), "epochs": None}  # they may grow
+            known |= learner.identity | {"calibrate": calibrate}
+            checkpoint = Checkpoint(resume, known)
+        before.stays = settings.epochs == 0
+        with epoch_bar(settings.epochs, self.progress, title) as show:
+            (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
         if model.is_anchored():
             model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
-        size, seed = settings.graphs_per_pass, settings.seed
-        sets = finish_model(model, self.train, self.val, calibrate, size, seed)
-        if sets and model.is_anchored():
-            warn_of_agreement(model, sets[0])
-        spent = time.perf_counter() - start - sum(record.seconds for record in history.records)
-        return replace(history, overhead_seconds=max(0.0, spent))
-
-    def _head(
-        self,
-        model: Predictor,
-        trunk: Trunk,
-        calibrate: Calibrate,
-        title: str,
-        changed: list[bool],
-    ) -> History:
-        """A model that reads the rows of a frozen trunk, which runs once."""
-        settings, start = self.settings, time.perf_counter()
-        copies = copies_of(self.val, settings.seed) if calibrate == "shifted" else ()
-        rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
-        with epoch_bar(settings.epochs, self.progress, title or "heads") as show:
-            history = fit_on_rows(model, rows, settings, show, tempered=calibrate is not None)
-        changed.append(True)
-        rows.finish(model, calibrate, settings.seed)
-        if rows.val is not None and not history.members:
-            warn_of_agreement(model, labelled_outputs(model, rows.val))
-        return replace(history, overhead_seconds=time.perf_counter() - start - history.seconds)
-
-    def _parts(
-        self, model: Predictor, calibrate: Calibrate, resume: Path | None, processes: int
-    ) -> History:
-        """The parts one by one, or in processes of their own; then all of it is calibrated."""
-        jobs: list[_Job] = []
-        for i, (name, part) in enumerate(model.parts.items()):
-            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
-            folder = None if resume is None else resume / name
-            jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
-        if processes > 1:
-            histories = _in_processes(jobs, processes)
-        else:
-            histories = [own.run(part, None, folder, title) for own, part, folder, title in jobs]
-        start = time.perf_counter()
-        target = next(iter(model.parts.values())).target
-        model.target = None if target is None else target.combined()
-        settings = self.settings
-        size, seed = settings.graphs_per_pass, settings.seed
-        finish_model(model, self.train, self.val, calibrate, size, seed)
-        return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
+        return history
 
 
-_Job = tuple[Fit, Predictor, Path | None, str]  # a part, its folder for a checkpoint and its title
-
-
-def _in_processes(jobs: Sequence[_Job], processes: int) -> list[History]:
-    """Train parts in processes of their own; the weights come back."""
-    import joblib  # type: ignore[import-untyped]
-
-    found = joblib.Parallel(n_jobs=processes)(joblib.delayed(_remote)(*job) for job in jobs)
-    for (own, part, *_), (_, target, state) in zip(jobs, found, strict=True):
-        part.locate(first_graph(own.train))
-        part.load_state_dict(state)
-        part.target = target
-    return [history for history, *_ in found]
-
-
-def _remote(
-    own: Fit, part: Predictor, folder: Path | None, title: str
-) -> tuple[History, Target | None, dict[str, Tensor]]:
-    torch.set_num_threads(1)
-    history = replace(own, progress=False).run(part, None, folder, title)
-    return history, part.target, part.state_dict()
-
-
-def _learns(model: Predictor, trunk: nn.Module) -> bool:
+def _learns(model: Predictor) -> bool:
     """Whether the trunk itself is trained."""
-    inside = {id(p) for p in trunk.parameters()}
+    inside = set() if model.trunk is None else {id(p) for p in model.trunk.parameters()}
     return any(p.requires_grad and id(p) in inside for p in model.parameters())
 
 
@@ -344,19 +295,19 @@ class _Before:
     """What an earlier fit left in a model, but for its weights."""
 
     def __init__(self, model: Predictor) -> None:
-        self.model, self.target = model, model.target
+        self.model, self.target, self.stays = model, model.target, True
         self.buffers = [(module, dict(module._buffers)) for module in model.modules()]
-        named = (m for m in model.modules() if isinstance(m, Predictor))
-        in_place = [b for m in named for b in (m.temperature, m.novelty_slope, m._calibration)]
+        known = (m for m in model.modules() if isinstance(m, Predictor))
+        in_place = [b for m in known for b in (m.temperature, m.novelty_slope, m._calibration)]
         self.in_place = [(buffer, buffer.clone()) for buffer in in_place]
 
-    def restore(self, forget: bool) -> None:
-        """Put it back; ``forget`` what was about other weights."""
+    def restore(self) -> None:
+        """Put it back, but for what is about other weights, where these did not stay."""
         for module, buffers in self.buffers:
             module._buffers.update(buffers)
         for buffer, value in self.in_place:
             buffer.copy_(value)
-        if not forget:
+        if self.stays:
             self.model.target = self.target
             return
         self.model.set_temperature(1.0, None)
@@ -366,22 +317,7 @@ class _Before:
 # -- a model that learns from graphs -------------------------------------------------------------
 
 
-@torch.no_grad()
-def infer_target_of(
-    model: Predictor, batches: Sequence[Graph], y: Tensor, stays: bool, infer: InferTarget
-) -> Target:
-    """What the outputs of a model mean, from some batches on its device.
-
-    ``y`` is the truth of all training rows; a network that ``stays`` is not trained any more.
-    """
-    model.target = Values()  # nothing is known: these are the bare outputs
-    outputs = [model.sample(graph).mean(dim=0) for graph in batches]
-    pairs = zip(batches, outputs, strict=True)
-    truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
-    return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
-
-
-class _NetworkLearner(Learner):
+class GraphLearner(Learner):
     """A model that learns from graphs, for the loop.
 
     Everything that can be wrong with the data or the model shows in a pass without consequences,
@@ -408,22 +344,20 @@ class _NetworkLearner(Learner):
         self.keeps_start = self.warms_up = model.starts_trained
         seed_all(derived(settings.seed, _OUTSIDE))
         y = truths(train, "train")
-        self.probe = self._some_batches(model.min_anchor_rows)
         model.set_temperature(1.0, None)  # epochs are compared without one
+        self.probe = self._some_batches(model.min_anchor_rows)
         model.init_anchors(self.probe)
-        known = y, settings.epochs == 0 or model.frozen, infer
-        target = infer_target_of(model, self.probe[:1], *known)
-        if target.has_units:  # a few rows do not show the units of a network
-            target = infer_target_of(model, self._some_batches(_ENOUGH), *known)
-        self.target = model.target = target
+        self.target = model.target = self._target(y, infer)
         model.check_target()
         with torch.no_grad():
             model.sample(self.probe[0])  # logits are looked at, now that they are some
-        y_val = None if val is None else truths(val, "val")
-        if y_val is not None:
-            target.check_val(y_val, y)
-        rows = None if y_val is None else described(val, y_val)
-        self.data_identity = {"train": described(train, y), "val": rows, "target": target.spec()}
+        rows = None
+        if val is not None:
+            y_val = truths(val, "val")
+            self.target.check_val(y_val, y)
+            rows = described(val, y_val)
+        self.identity: dict[str, object] = {"train": described(train, y), "val": rows}
+        self.identity |= {"target": self.target.spec(), "model": signature(model)}
         learned = [p for p in model.parameters() if p.requires_grad]
         if not learned:
             raise InputError("a network with parameters to train", "none that requires_grad")
@@ -432,8 +366,19 @@ class _NetworkLearner(Learner):
 
     def _some_batches(self, rows: int) -> list[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _OUTSIDE))
-        found = some(self.train, rows, self.settings.graphs_per_step, generator)
-        return [on_device(graph, self.device) for graph in found]
+        size = max(self.settings.graphs_per_step, rows)
+        return [on_device(g, self.device) for g in some(self.train, rows, size, generator)]
+
+    @torch.no_grad()
+    def _target(self, y: Tensor, infer: InferTarget) -> Target:
+        """What the outputs of the model mean: many rows show the units of a network."""
+        model, batches = self.model, self._some_batches(_ENOUGH)
+        model.target = Values()  # nothing is known: these are the bare outputs
+        outputs = [model.sample(graph).mean(dim=0) for graph in batches]
+        pairs = zip(batches, outputs, strict=True)
+        truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
+        stays = self.settings.epochs == 0 or model.frozen  # it is not trained any more
+        return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
 
     def prepare(self) -> None:
         self.model.prepare(self.train, self.settings.graphs_per_pass)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from gduq._torch import derived, isolated
+from gduq._torch import derived
 from gduq.errors import InputError
 from gduq.graphs import check_graph, on_device
 from gduq.models.predictor import CachedRows, DrawAnchors, Predictor
@@ -18,17 +18,11 @@ from gduq.prediction import Target, TargetSample
 from gduq.tracing.call import evaluating
 from gduq.tracing.trunk import Trunk
 from gduq.training.batches import Batches, InferTarget, check_leak, labels
-from gduq.training.finishing import (
-    HoldoutData,
-    NoveltyInputs,
-    clean_and_shifted_weights,
-    row_structure,
-)
-from gduq.training.fit_settings import FitSettings
+from gduq.training.finishing import clean_and_shifted_weights, joined, row_structure
 from gduq.training.history import Epoch, History
-from gduq.training.loop import Learner, train
+from gduq.training.loop import FitSettings, Learner, train
 
-__all__ = ["HeadLearner", "HeadTrainer", "TrunkRows", "fit_on_rows", "train_heads"]
+__all__ = ["HeadLearner", "TrunkRows", "fit_on_rows"]
 
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are computed at once: what a cache holds
@@ -36,47 +30,17 @@ _STOPPING = 3  # anchors that decide when to stop: all of them would at twice th
 _TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 
-# -- rows ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TrunkRows(HoldoutData):
+class TrunkRows(NamedTuple):
     """All rows that training needs, each seen once by the trunk."""
 
     train: CachedRows
     val: CachedRows | None
-    copies: tuple[CachedRows, ...]
-    trunk: Trunk
-    target: Target
-    seconds: float  # that the trunk took
-
-    @classmethod
-    def collect(
-        cls,
-        trunk: Trunk,
-        train: Batches,
-        val: Batches | None,
-        infer: InferTarget,
-        copies: Iterable[Batches] = (),
-    ) -> TrunkRows:
-        """Run the trunk over training rows, validation rows and copies of these."""
-        start = time.perf_counter()
-        first, held = _run_trunk(trunk, train, "train"), None
-        target = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
-        if val is not None:
-            held = _run_trunk(trunk, val, "val")
-            held = replace(held, y=target.check_val(held.y, first.y))
-        first = replace(first, y=target.check(first.y, "train"))
-        found = (_run_trunk(trunk, copy, "val") for copy in copies)
-        shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
-        seconds = time.perf_counter() - start
-        sets = {"train": first, "val": held, "copies": shifted}
-        return cls(**sets, trunk=trunk, target=target, seconds=seconds)  # type: ignore[arg-type]
+    copies: Sequence[CachedRows]  # shifted copies of the validation rows
 
 
 def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
     device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
-    truth, outputs, rows = list[Tensor](), list[Tensor](), list[NoveltyInputs]()
+    parts = []
     with torch.no_grad(), evaluating(trunk):
         for graph in data.batches(256):
             check_leak(graph, name)
@@ -85,145 +49,67 @@ def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
             h, out = (trunk.labelled(found, graph) for found in trunk.run(graph))
             if bool(out.isnan().any()):
                 raise InputError(f"a network whose outputs for {name} are numbers", "NaN")
-            truth.append(labels(graph, out.size(0)))
-            outputs.append(out)
-            rows.append(NoveltyInputs(h, row_structure(graph, trunk.row_kind, data)))
-    h, structure = NoveltyInputs.joined(rows)
-    return CachedRows(h, torch.cat(truth), torch.cat(outputs), structure)
-
-
-# -- training ------------------------------------------------------------------------------------
+            structure = row_structure(graph, trunk.row_kind, data)
+            parts.append((h, labels(graph, out.size(0)), out, structure))
+    rows, truth, outputs, structures = zip(*parts, strict=True)
+    return CachedRows(torch.cat(rows), torch.cat(truth), torch.cat(outputs), joined(structures))
 
 
 def fit_on_rows(
     model: Predictor,
-    rows: TrunkRows,
+    trunk: Trunk,
+    train_data: Batches,
+    val_data: Batches | None,
+    copies: Iterable[Batches],
+    infer: InferTarget,
     settings: FitSettings,
-    show: Callable[[Epoch], None] = lambda _: None,
-    tempered: bool = True,
-) -> History:
-    """Train what of a model reads rows, without calibration."""
-    trainer = HeadTrainer(rows, settings, tempered, show)
-    before, model.target = model.target, rows.target
-    model.check_target()
-    model.set_temperature(1.0, None)
-    held = rows.train if rows.val is None else rows.val
-    model.fit_rows(rows.train, held, trainer, before)
-    return trainer.history
+    show: Callable[[Epoch], None],
+    tempered: bool,
+) -> tuple[History, TrunkRows]:
+    """Run a trunk over all rows, and train what of a model reads them, without calibration.
 
+    ``tempered`` compares epochs at the best temperature of each: right where one is fitted
+    afterwards.
+    """
+    first, held = _run_trunk(trunk, train_data, "train"), None
+    goal = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
+    if val_data is not None:
+        held = _run_trunk(trunk, val_data, "val")
+        held = replace(held, y=goal.check_val(held.y, first.y))
+    found = (_run_trunk(trunk, copy, "val") for copy in copies)
+    shifted = [replace(copy, y=goal.check(copy.y, "val")) for copy in found]
+    rows = TrunkRows(replace(first, y=goal.check(first.y, "train")), held, shifted)
+    history = History()
 
-@dataclass
-class HeadTrainer:
-    """Trains the heads that a model hands it; see `Predictor.fit_rows`."""
-
-    rows: TrunkRows
-    settings: FitSettings
-    tempered: bool  # whether a temperature is fitted afterwards
-    show: Callable[[Epoch], None]
-    history: History = field(default_factory=History)
-
-    def __call__(
-        self,
+    def learn(
         heads: Sequence[nn.Module],
         masks: Sequence[float],
         target: Target,
         draw: DrawAnchors,
         draws: int = 1,
         bank: Tensor | None = None,
-        compete: bool = False,
     ) -> list[nn.Module]:
-        rows = self.rows
-        if compete and rows.val is None:
-            # Nothing can be chosen: a small mask, which hardly ever hurts.
+        """See `gduq.models.predictor.TrainHeads`."""
+        nonlocal history
+        if bank is not None and rows.val is None:  # nothing can be chosen: a small mask
             index = min(range(len(masks)), key=lambda i: abs(masks[i] - 0.05))
             heads, masks = [heads[index]], [masks[index]]
         few = None if bank is None else bank[:_STOPPING]
-        given = rows.train, rows.val, target, draw, draws, few, self.settings, self.tempered
-        histories = train_heads(HeadLearner(heads, masks, *given), self.show)
-        if not compete:
-            self.history = History(members=tuple(histories))
+        given = rows.train, rows.val, target, draw, draws, few, settings, tempered
+        learner = HeadLearner(heads, masks, *given)
+        histories = train(learner, learner.settings, show)
+        if bank is None:
+            history = History(members=tuple(histories))
             return list(heads)
-        best = 0 if len(heads) == 1 else self._best(_StackedHeads(heads), target, bank)
-        self.history = replace(histories.pop(best), rejected=tuple(histories))
+        best = 0 if rows.val is None else learner.best([rows.val, *rows.copies], bank)
+        history = histories[best]
         return [heads[best]]
 
-    def _best(self, heads: _StackedHeads, target: Target, bank: Tensor | None) -> int:
-        """The head of the lowest loss on validation rows and, half and half, on their copies, at
-        the best of a few temperatures: masking leaves a head less sure of itself, and likelihood
-        without the temperature that is fitted afterwards would count that against it."""
-        assert self.rows.val is not None
-        sets = (self.rows.val, *self.rows.copies)
-        losses = torch.stack([heads.losses_at(rows, target, bank, _TEMPERATURES) for rows in sets])
-        shares = losses.new_tensor(clean_and_shifted_weights(len(sets) - 1)).view(-1, 1, 1)
-        return int((shares * losses).sum(dim=0).amin(dim=0).argmin())
-
-
-def train_heads(
-    learner: HeadLearner, show: Callable[[Epoch], None] = lambda _: None
-) -> list[History]:
-    """Train heads in one batched pass; each becomes what it would alone.
-
-    They end in evaluation mode with the weights that were chosen; epoch 0 means those they had.
-    """
-    with isolated(learner.rows.h.device):
-        try:
-            return train(learner, learner.settings, show)
-        finally:
-            for head in learner.heads:
-                head.eval()
-
-
-def _automatic(settings: FitSettings, rows: int, validated: bool) -> FitSettings:
-    """The settings, with what nobody chose chosen by the number of rows."""
-    if settings.epochs is not None:
-        if settings.epochs < 1:
-            raise InputError("epochs of at least 1", settings.epochs)
-        return settings if validated else replace(settings, patience=None)
-    size = settings.graphs_per_step
-    # Where the steps see less than every row once, a fast start harms and takes long to mend.
-    lr = settings.lr or (1e-3 if rows > _EPOCHS * _STEPS * size else 3e-3)
-    if not validated:
-        return replace(settings, epochs=_BLIND, lr=lr, patience=None)
-    patience = settings.patience or max(6, -(-rows // (_STEPS * size)))
-    return replace(settings, epochs=_EPOCHS, lr=lr, patience=patience)
-
-
-class _StackedHeads:
-    """G heads of one architecture as one: every tensor has a leading axis G."""
-
-    def __init__(self, heads: Sequence[nn.Module]) -> None:
-        self.heads, self.module = heads, heads[0]
-        self.parameters, self.buffers = stack_module_state(list(heads))
-        self.width = max(v.size(1) for v in self.parameters.values() if v.dim() > 1)
-
-    def __call__(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
-        """``[G, D, n, O]``; h and c are the same for all heads, ``masked`` is ``[G, D, n]``."""
-
-        def alone(state: tuple[dict[str, Tensor], ...], masked: Tensor | None) -> Tensor:
-            out: Tensor = functional_call(self.module, state, (h, c, masked))
-            return out
-
-        axes = (0, None if masked is None else 0)
-        every = vmap(alone, axes, randomness="same")  # a head alone draws the same dropout
-        out: Tensor = every((self.parameters, self.buffers), masked)
-        return out
-
-    @torch.no_grad()
-    def losses_at(
-        self, rows: CachedRows, target: Target, bank: Tensor | None, temperatures: Sequence[float]
-    ) -> Tensor:
-        """The mean negative log-likelihood ``[T, G]`` of each head's mixture over the bank."""
-        self.module.eval()
-        anchors = None if bank is None else bank.to(rows.h).unsqueeze(1)
-        hypotheses = 1 if bank is None else bank.size(0)
-        chunk = max(1, _CHUNK // (len(self.heads) * hypotheses * self.width))
-        scales = [torch.tensor(t, device=rows.h.device) for t in temperatures]
-        sums = torch.zeros(len(scales), len(self.heads), dtype=torch.float64)
-        for h, y in zip(rows.h.split(chunk), rows.y.split(chunk), strict=True):
-            out = self(h, anchors, None)
-            found = [target.nll(target.scaled(out, t), y).sum(dim=-1) for t in scales]
-            sums += torch.stack(found).cpu()
-        return sums / len(rows)
+    before, model.target = model.target, goal
+    model.check_target()
+    model.set_temperature(1.0, None)
+    model.fit_rows(rows.train, rows.train if held is None else held, learn, before)
+    return history, rows
 
 
 @dataclass(eq=False)
@@ -238,8 +124,7 @@ class HeadLearner(Learner):
     validation rows there are 8. The learning rate is then 3e-3 up to 6400 rows.
 
     ``val`` decides when to stop and which epoch to keep, the start included; without it the last
-    epoch stays. ``tempered`` compares epochs at the best temperature of each: right where one is
-    fitted afterwards.
+    epoch stays.
     """
 
     heads: Sequence[nn.Module]
@@ -255,13 +140,23 @@ class HeadLearner(Learner):
 
     def __post_init__(self) -> None:
         self.keeps_start = True  # training must not make a head worse
-        self.steps = _STEPS if self.settings.epochs is None else None  # None: every row once
-        self.settings = _automatic(self.settings, len(self.rows), self.val is not None)
-        self.stack, self.size = _StackedHeads(self.heads), len(self.heads)
+        self.size, self.automatic = len(self.heads), self.settings.epochs is None
+        self.settings = _complete(self.settings, len(self.rows), self.val is not None)
+        self.parameters, self.buffers = stack_module_state(list(self.heads))
         self.shares = torch.tensor(self.masks, dtype=torch.float64).view(-1, 1, 1)
-        learned = [p for p in self.stack.parameters.values() if p.requires_grad]
+        learned = [p for p in self.parameters.values() if p.requires_grad]
         lr, decay = self.settings.lr_at(0), self.settings.weight_decay
         self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
+
+    def outputs(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
+        """Of all heads ``[G, D, n, O]``; h and c are the same for all, masks ``[G, D, n]``."""
+
+        def alone(state: tuple[dict[str, Tensor], ...], masked: Tensor | None) -> Tensor:
+            return cast(Tensor, functional_call(self.heads[0], state, (h, c, masked)))
+
+        axes = (0, None if masked is None else 0)
+        every = vmap(alone, axes, randomness="same")  # a head alone draws the same dropout
+        return every((self.parameters, self.buffers), masked)
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Row numbers, an anchor per draw ``[D, 1, d]``, and which rows lack it ``[G, D, n]``.
@@ -269,46 +164,89 @@ class HeadLearner(Learner):
         One anchor for all rows of a step costs n times less than one per row, and 200 steps of
         D draws see enough of them: validation and test likelihoods came out alike.
         """
-        self.stack.module.train()
+        self.heads[0].train()
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch, 1))
         for index in self._row_numbers(generator):
             c = self.draw(self.draws, generator).to(self.rows.h).unsqueeze(1)
             shape = self.draws, len(index)
             uniform = torch.rand(*shape, generator=generator, dtype=torch.float64)
-            masked = (uniform < self.shares).to(c.device)
-            yield index.to(c.device), c, masked
+            yield index.to(c.device), c, (uniform < self.shares).to(c.device)
 
     def _row_numbers(self, generator: torch.Generator) -> Iterator[Tensor]:
         rows = len(self.rows)
         size = min(self.settings.graphs_per_step, rows)
-        if self.steps is None:
-            parts = list(torch.randperm(rows, generator=generator).split(size))
-            if len(parts) > 1 and len(parts[-1]) == 1:  # BatchNorm needs two rows
-                parts[-2:] = [torch.cat(parts[-2:])]
-            return iter(parts)
-        orders = -(-self.steps * size // rows)
-        order = torch.cat([torch.randperm(rows, generator=generator) for _ in range(orders)])
-        return iter(order[: self.steps * size].split(size))
+        if self.automatic:  # so many steps, however many rows
+            orders = -(-_STEPS * size // rows)
+            order = torch.cat([torch.randperm(rows, generator=generator) for _ in range(orders)])
+            return iter(order[: _STEPS * size].split(size))
+        parts = list(torch.randperm(rows, generator=generator).split(size))
+        if len(parts) > 1 and len(parts[-1]) == 1:  # BatchNorm needs two rows
+            parts[-2:] = [torch.cat(parts[-2:])]
+        return iter(parts)
 
     def losses(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         index, c, masked = batch
-        outputs = self.stack(self.rows.h[index], c, masked)
+        outputs = self.outputs(self.rows.h[index], c, masked)
         losses, each = self.target.weighted_losses(outputs, self.rows.y[index], masked)
         return losses.sum(dim=(1, 2)), each.sum(dim=(1, 2))
 
     def validate(self) -> list[dict[str, float]]:
         if self.val is None:
             return []
-        temperatures = _TEMPERATURES if self.tempered else (1.0,)
-        found = self.stack.losses_at(self.val, self.target, self.bank, temperatures)
+        found = self._losses_at(self.val, self.bank, _TEMPERATURES if self.tempered else (1.0,))
         return [{"val_loss": loss} for loss in found.amin(dim=0).tolist()]
 
+    def best(self, sets: Sequence[CachedRows], bank: Tensor | None) -> int:
+        """The head of the lowest loss on validation rows and, half and half, on their copies, at
+        the best of a few temperatures: masking leaves a head less sure of itself, and likelihood
+        without the temperature that is fitted afterwards would count that against it."""
+        if self.size == 1:
+            return 0
+        self.parameters, self.buffers = stack_module_state(list(self.heads))
+        losses = torch.stack([self._losses_at(rows, bank, _TEMPERATURES) for rows in sets])
+        shares = losses.new_tensor(clean_and_shifted_weights(len(sets) - 1)).view(-1, 1, 1)
+        return int((shares * losses).sum(dim=0).amin(dim=0).argmin())
+
+    @torch.no_grad()
+    def _losses_at(
+        self, rows: CachedRows, bank: Tensor | None, temperatures: Sequence[float]
+    ) -> Tensor:
+        """The mean negative log-likelihood ``[T, G]`` of each head's mixture over the bank."""
+        self.heads[0].eval()
+        anchors = None if bank is None else bank.to(rows.h).unsqueeze(1)
+        width = max(v.size(1) for v in self.parameters.values() if v.dim() > 1)
+        chunk = max(1, _CHUNK // (self.size * (1 if bank is None else bank.size(0)) * width))
+        scales = [torch.tensor(t, device=rows.h.device) for t in temperatures]
+        sums = torch.zeros(len(scales), self.size, dtype=torch.float64)
+        for h, y in zip(rows.h.split(chunk), rows.y.split(chunk), strict=True):
+            out = self.outputs(h, anchors, None)
+            found = [self.target.nll(self.target.scaled(out, t), y).sum(dim=-1) for t in scales]
+            sums += torch.stack(found).cpu()
+        return sums / len(rows)
+
     def state(self) -> dict[str, Tensor]:
-        return {**self.stack.parameters, **self.stack.buffers}
+        return {**self.parameters, **self.buffers}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Give every head its own part."""
-        for g, head in enumerate(self.stack.heads):
+        for g, head in enumerate(self.heads):
+            head.eval()
             for name, value in (*head.named_parameters(), *head.named_buffers()):
                 value.copy_(state[name][g])
+
+
+def _complete(settings: FitSettings, rows: int, validated: bool) -> FitSettings:
+    """The settings, with what nobody chose chosen by the number of rows."""
+    patience = settings.patience if validated else None
+    if settings.epochs is not None:
+        if settings.epochs < 1:
+            raise InputError("epochs of at least 1", settings.epochs)
+        return replace(settings, patience=patience)
+    size = settings.graphs_per_step
+    # Where the steps see less than every row once, a fast start harms and takes long to mend.
+    lr = settings.lr or (1e-3 if rows > _EPOCHS * _STEPS * size else 3e-3)
+    if not validated:
+        return replace(settings, epochs=_BLIND, lr=lr, patience=None)
+    patience = patience or max(6, -(-rows // (_STEPS * size)))
+    return replace(settings, epochs=_EPOCHS, lr=lr, patience=patience)

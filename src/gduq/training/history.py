@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Epoch", "History", "best_epoch", "epoch_bar"]
+__all__ = ["Epoch", "History", "epoch_bar"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,6 @@ class Epoch:
     val_accuracy: float | None = None
     val_rmse: float | None = None
 
-    @property
-    def figures(self) -> dict[str, float]:
-        """What there is, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
     def __str__(self) -> str:
         text = f"loss {self.loss:.3f}"
         if self.val_accuracy is not None:
@@ -51,22 +45,17 @@ class History:
         kept_epoch: The epoch whose weights the model has now; 0: those it had before the first
             (and for an ensemble).
         members: The history of each member of an ensemble.
-        rejected: The histories of heads that were trained beside the one that stayed.
-        overhead_seconds: Time outside of epochs: the one pass of a frozen trunk, fitting anchors,
-            bank, temperature and novelty.
+        overhead_seconds: Time outside of these epochs: the one pass of a frozen trunk, heads that
+            were trained beside the one that stayed, fitting anchors, temperature and novelty.
 
     Example:
-        >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
-        >>> len(history), history.best_epoch, round(history.seconds, 1)
-        (2, 1, 0.2)
-        >>> history
+        >>> History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
         History(2 epochs, kept 1; 0.2 s)
     """
 
     records: tuple[Epoch, ...] = ()
     kept_epoch: int = 0
     members: tuple[History, ...] = ()
-    rejected: tuple[History, ...] = ()
     overhead_seconds: float = 0.0
 
     def __len__(self) -> int:
@@ -75,21 +64,13 @@ class History:
     def __repr__(self) -> str:
         parts = [f"{len(self)} epochs, kept {self.kept_epoch}"] * bool(self.records)
         parts += [f"{len(self.members)} members"] * bool(self.members)
-        parts += [f"{len(self.rejected)} rejected"] * bool(self.rejected)
         return f"History({'; '.join([*parts, f'{self.seconds:.3g} s'])})"
 
     @property
-    def best_epoch(self) -> int | None:
-        """The epoch of the lowest validation loss, or ``None`` without validation."""
-        return best_epoch(self.records)
-
-    @property
     def seconds(self) -> float:
-        """Time spent in all epochs and around them: those before a resumption, of members, and of
-        rejected heads included."""
-        others = self.members + self.rejected
-        own = self.overhead_seconds + sum(r.seconds for r in self.records)
-        return own + sum(other.seconds for other in others)
+        """Time spent in all epochs and around them, of members and before a resumption too."""
+        own = self.overhead_seconds + sum(record.seconds for record in self.records)
+        return own + sum(member.seconds for member in self.members)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per epoch; for an ensemble with a column ``member``."""
@@ -101,22 +82,9 @@ class History:
         return pd.concat(frames, ignore_index=True)
 
 
-def best_epoch(records: tuple[Epoch, ...], start: float | None = None) -> int | None:
-    """The first epoch of the lowest validation loss; 0 is the start, where its loss is known."""
-    judged = {r.epoch: r.val_loss for r in records if r.val_loss is not None}
-    judged = judged if start is None or math.isnan(start) else {0: start, **judged}
-    return min(judged, key=judged.__getitem__) if judged else None
-
-
 @contextmanager
-def epoch_bar(epochs: int | None, show: bool, title: str = "") -> Iterator[Callable[[Epoch], None]]:
-    """A bar on standard error, moved on by the function it yields; nothing off a terminal.
-
-    The title says what is trained, for one run of several.
-    """
-    if not show:
-        yield lambda record: None
-        return
+def epoch_bar(epochs: int | None, show: bool, title: str) -> Iterator[Callable[[Epoch], None]]:
+    """A bar on standard error, moved on by the function it yields; nothing off a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -127,8 +95,8 @@ def epoch_bar(epochs: int | None, show: bool, title: str = "") -> Iterator[Calla
         TextColumn("epoch {task.completed}/{task.total}  {task.fields[numbers]}"),
         TimeRemainingColumn(),
         console=console,
-        disable=not (console.is_terminal or console.is_jupyter),
+        disable=not (show and (console.is_terminal or console.is_jupyter)),
     )
     with bar:
-        task = bar.add_task(title or "training", total=epochs, numbers="")
+        task = bar.add_task(title, total=epochs, numbers="")
         yield lambda record: bar.update(task, completed=record.epoch, numbers=str(record))
