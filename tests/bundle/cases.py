@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GCN, GCNConv, GINConv, GraphNorm, global_mean_pool
+from torch_geometric.nn import GCNConv, GINConv, GraphNorm, global_mean_pool
 
+from gduq import calibration
 from gduq.anchoring import Recipe, anchor
 from gduq.bundle import load, save
+from gduq.calibration import Calibrator
 from gduq.data import View
 from gduq.errors import BundleError
 from gduq.models import (
@@ -33,7 +35,7 @@ from gduq.models import (
     Neighbours,
     Network,
     Stack,
-)
+)  # fmt: skip
 from gduq.nn import GNN
 from gduq.prediction import ClassPrediction, predict
 from gduq.training import choose, fit
@@ -42,6 +44,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_graph() -> Batch:
+    """Graphs without labels."""
     generator = torch.Generator().manual_seed(7)
     graphs = []
     for nodes in (3, 5, 4, 6):
@@ -54,7 +57,6 @@ def make_graph() -> Batch:
                 edge_index=edges,
                 edge_attr=torch.rand(edges.size(1), 2, generator=generator),
                 pe=torch.randn(nodes, 2, generator=generator),
-                y=torch.tensor([nodes % 3]),
             )
         )
     return Batch.from_data_list(graphs)
@@ -74,8 +76,6 @@ def make_nodes(count: int = 160) -> Data:
 GRAPH = make_graph()
 COLOURS = GRAPH.clone()
 COLOURS.x = (GRAPH.x[:, :2] > 0).long()
-BINARY = GRAPH.clone()
-BINARY.y = GRAPH.y.clamp_max(1)
 NODES = make_nodes()
 ORDER = torch.randperm(NODES.num_nodes, generator=torch.Generator().manual_seed(4))
 TRAIN, VAL = View(NODES, ORDER[:60]), View(NODES, ORDER[60:130])
@@ -100,40 +100,19 @@ class Handmade(nn.Module):
         return self.last(global_mean_pool(h, batch)) + self.offset
 
 
-class TakesData(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Handmade()
-
-    def forward(self, data: Data) -> Tensor:
-        return self.net(data.x, data.edge_index, data.batch)
-
-
-class Reversed(nn.Module):
-    """Nobody could guess how to call it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Handmade()
-
-    def forward(self, last: Tensor, middle: Tensor, first: Tensor) -> Tensor:
-        return self.net(first, middle, last)
-
-
-def call_reversed(net: nn.Module, graph: Data) -> Tensor:
-    return net(graph.batch, graph.edge_index, graph.x)
-
-
-def pyg() -> nn.Module:
-    return GCN(4, 8, num_layers=2, out_channels=3, norm="BatchNorm", dropout=0.2)
-
-
 def gnn(conv: str = "gin", **options: object) -> GNN:
     degree = [0, 0, 5] if conv == "pna" else None
     options = {"num_layers": 2, "heads": 2, "degree": degree, **options}
     return GNN(
         options.pop("in_channels", 4), 8, options.pop("out_channels", 3), conv=conv, **options
     )
+
+
+class Wide(Handmade):
+    """The same, wider."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
 
 
 class OnNodes(nn.Module):
@@ -166,7 +145,7 @@ def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
         return make()
 
 
-def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Module:
+def trained(model: nn.Module, graph: Data = GRAPH) -> nn.Module:
     """Moves every running statistic, and fits the bank."""
     from gduq.tracing.call import call_network
 
@@ -177,7 +156,7 @@ def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Mo
                 part.locate(graph)
             part.train()
             for _ in range(2):
-                part(graph) if hasattr(part, "sample") else call_network(part, graph, call)
+                part(graph) if hasattr(part, "sample") else call_network(part, graph)
     if hasattr(model, "fit_anchors"):
         model.fit_anchors(graph, batch_size=None)
     return model
@@ -212,27 +191,19 @@ def zoo(conv: str = "gin", at: int | str | None = None, **options: object) -> Ca
 
     graph = COLOURS if "categories" in options else GRAPH
     graph = NODES if options.get("task") == "node" else graph
-    graph = BINARY if "out_channels" in options else graph
     return Case(make, graph=graph)
 
 
-def other(net: Callable[[], nn.Module], at: str | None = None, call: object = None) -> Case:
-    graph = NODES if net is pyg else GRAPH
-
+def other(at: str | None = None) -> Case:
     def make() -> nn.Module:
-        plain = seeded(net)
-        model = plain if at is None else anchor(plain, at=at, num_anchors=3, call=call)
-        return trained(model, graph, call)
+        plain = seeded(Handmade)
+        return trained(plain if at is None else anchor(plain, at=at, num_anchors=3))
 
-    return Case(make, net, call, graph)
+    return Case(make, Handmade)
 
 
 def anchored(seed: int = 0) -> nn.Module:
     return anchor(seeded(gnn, seed), at="readout", num_anchors=3, seed=seed)
-
-
-def anchored_pyg(seed: int) -> nn.Module:
-    return anchor(seeded(pyg, seed), at="convs.1", num_anchors=3, seed=seed)
 
 
 def on_nodes(**options: object) -> GNN:
@@ -265,9 +236,7 @@ def chosen(budget: float, net: Callable[[], nn.Module] = on_nodes, call: object 
     return Case(make, net if isinstance(net, type) else None, call, NODES)
 
 
-def stacked(
-    net: Callable[[], nn.Module] = on_nodes, call: object = None, plain: bool = True
-) -> Case:
+def stacked(net: Callable[[], nn.Module] = on_nodes, call: object = None) -> Case:
     """All that stands on one trunk, and something that does not."""
 
     def make() -> nn.Module:
@@ -287,7 +256,7 @@ def stacked(
         members[1].share_trunk(trunk)
         for member in members:
             fit(member, TRAIN, VAL, epochs=1, progress=False)
-        members = [first, *members] if plain else members
+        members = members if call else [first, *members]
         return Stack(members, torch.full((len(members),), 1 / len(members)))
 
     return Case(make, net if isinstance(net, type) else None, call, NODES)
@@ -310,34 +279,17 @@ CASES: dict[str, Case] = {
     "categories": zoo("gcn", at="input", categories=[2, 2]),
     "edge features": zoo("gps", at=1, edge_channels=2),
     "gaussian": zoo(at="readout", anchors="gaussian"),
-    "shuffle": zoo(at="input", anchors="shuffle"),
     "fixed": zoo(at="readout", anchors=torch.arange(32.0).view(4, 8)),
-    "identity": zoo(at=1, init="identity"),
     "graph scope": zoo(at="input", scope="graph"),
-    "frozen": zoo(at="readout", freeze=True),
     "float64": zoo(at="input").double(),
-    "float64, plain": zoo("pna").double(),
-    "pyg": other(pyg),
-    "pyg at layer": other(pyg, "convs.1"),
-    "handmade": other(Handmade),
-    "handmade at input": other(Handmade, "input"),
-    "handmade, float64": other(Handmade, "conv").double(),
-    "takes data": other(TakesData, "net.conv"),
-    "call": other(Reversed, "net.last", call_reversed),
+    "handmade": other(),
+    "handmade, float64": other("conv").double(),
     "ensemble": Case(lambda: trained(Ensemble(lambda s: seeded(gnn, s), size=3))),
     "ensemble of anchored": Case(lambda: trained(Ensemble(anchored, size=2))),
-    "ensemble of anchored pyg": Case(
-        lambda: trained(Ensemble(anchored_pyg, size=2), NODES), pyg, graph=NODES
-    ),
     "mixed ensemble": Case(
-        lambda: Ensemble([seeded(TakesData, 1), seeded(gnn), seeded(Handmade, 2)]),
-        [TakesData, Handmade],
+        lambda: Ensemble([seeded(Handmade, 1), seeded(gnn), seeded(Wide, 2)]), [Handmade, Wide]
     ),
-    "mc dropout": Case(lambda: trained(MCDropout(seeded(gnn), num_samples=3, seed=9))),
     "mc dropout of anchored": Case(lambda: trained(MCDropout(anchored(), num_samples=2))),
-    "mc dropout of handmade": Case(
-        lambda: MCDropout(seeded(Reversed), 2, call=call_reversed), Reversed, call_reversed
-    ),
     "ensemble of mc dropout of anchored": Case(
         lambda: Ensemble([MCDropout(anchored(s).fit_anchors(GRAPH), 2, seed=s) for s in range(2)])
     ),
@@ -350,18 +302,12 @@ FITTED: dict[str, Case] = {
     "head of two maps": fitted(anchor, lambda: on_nodes(head="mlp")),
     **{f"chain at {at}": fitted(lambda net, at=at: anchor(net, at=at)) for at in POINTS},
     "own head": fitted(anchor, OnNodes),
-    "own head with a call": fitted(
-        lambda net: anchor(net, call=call_backwards), Backwards, call_backwards
-    ),
-    "own module": fitted(lambda net: anchor(net, at="two"), OnNodes),
     "own layer": fitted(lambda net: anchor(net, at=-1, freeze=True), OnNodes),
     "paper": fitted(lambda net: anchor(net, recipe=Recipe.paper("node")), OnNodes),
     "ensemble, fitted": fitted(lambda net: Ensemble([net, seeded(on_nodes, 1)])),
     "dropout": fitted(lambda net: MCDropout(net, 3)),
     "heads": fitted(lambda net: HeadEnsemble(net, 3)),
-    "own heads": fitted(lambda net: HeadEnsemble(net, 3), OnNodes),
     "laplace": fitted(LastLayerLaplace),
-    "own laplace": fitted(LastLayerLaplace, OnNodes),
     "neighbours": fitted(Neighbours),
     "own neighbours": fitted(Neighbours, OnNodes),
     "choose at 3": chosen(3),
@@ -369,13 +315,12 @@ FITTED: dict[str, Case] = {
 }
 STACKS: dict[str, Case] = {
     "stack": stacked(),
-    "own stack": stacked(OnNodes),
-    "own stack with a call, no plain": stacked(Backwards, call_backwards, plain=False),
+    "own stack with a call": stacked(Backwards, call_backwards),
 }
 ALL = CASES | FITTED | STACKS
 # one of each kind; all of them take half a minute
 QUICK = (
-    *("gin at 1", "one logit", "gaussian", "float64", "handmade", "call", "mixed ensemble"),
+    *("gin at 1", "one logit", "gaussian", "float64", "handmade", "mixed ensemble"),
     *("mc dropout of anchored", "own network with a call", "head of two maps", "own layer"),
     *("heads", "laplace", "neighbours", "stack"),
 )
@@ -387,17 +332,11 @@ def made(name: str) -> nn.Module:
     return ALL[name].make()
 
 
-def fitted_calibrators() -> dict[str, object]:
-    from gduq import calibration
-    from gduq.prediction import ClassPrediction
-
+def fitted_calibrator(name: str = "VectorScaling") -> Calibrator:
     generator = torch.Generator().manual_seed(1)
-    p = ClassPrediction(
-        torch.randn(3, 40, 3, generator=generator),
-        target=torch.randint(3, (40,), generator=generator),
-    )
-    names = ("TemperatureScaling", "VectorScaling", "SplineCalibration", "IsotonicCalibration")
-    return {name: getattr(calibration, name)().fit(p) for name in names}
+    samples = torch.randn(3, 40, 3, generator=generator)
+    target = torch.randint(3, (40,), generator=generator)
+    return getattr(calibration, name)().fit(ClassPrediction(samples, target=target))
 
 
 def said(p: ClassPrediction) -> tuple[dict[str, Tensor], list[object]]:

@@ -17,11 +17,10 @@ from torch import nn
 
 from gduq._io import read_metadata
 from gduq.anchoring import anchor
-from gduq.anchoring.anchors import Anchors, FixedAnchors
 from gduq.bundle import describe, load, load_reference, save, save_load
 from gduq.calibration import TemperatureScaling
 from gduq.errors import BundleError, InputError
-from gduq.models import Ensemble, MCDropout, Network, as_predictor
+from gduq.models import Ensemble, MCDropout, as_predictor
 from gduq.nn import GNN
 from gduq.prediction import ValuePrediction, Values, predict
 from gduq.training import fit
@@ -36,11 +35,10 @@ from tests.bundle.cases import (
     VAL,
     Handmade,
     OnNodes,
-    Reversed,
-    TakesData,
+    Wide,
     anchored,
-    call_reversed,
-    fitted_calibrators,
+    call_backwards,
+    fitted_calibrator,
     gnn,
     in_process,
     made,
@@ -48,10 +46,7 @@ from tests.bundle.cases import (
     said,
     seeded,
     zoo,
-)
-
-UNLABELLED = GRAPH.clone()
-del UNLABELLED.y
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(ALL), marks=pytest.mark.slow)])
@@ -100,23 +95,10 @@ def test_a_shared_trunk_is_written_once(tmp_path):
     assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 4
 
 
-def test_settings_of_anchored_come_back(tmp_path):
-    net = gnn("gcn", num_layers=3)
-    options = {"at": 2, "num_anchors": 4, "scope": "graph", "init": "identity", "freeze": True}
-    model = anchor(net, anchors="gaussian", seed=11, **options).fit_anchors(GRAPH, k=6)
-    again, _ = load(save(model, tmp_path / "m"))
-    assert again.recipe == replace(model.recipe, anchors=None)
-    assert (again.seed, again.recipe.num_anchors) == (11, 6)
-    assert repr(again) == repr(model)
-    assert again.source.momentum == model.source.momentum
-    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
-    assert frozen == {n for n, p in again.named_parameters() if not p.requires_grad} != set()
-
-
 def test_a_loaded_model_goes_on_training(tmp_path):
     model, _ = load(save(zoo(at="input").make(), tmp_path / "m"))
     model.train()
-    F.cross_entropy(model(GRAPH), GRAPH.y).backward()
+    F.cross_entropy(model(GRAPH), torch.tensor([0, 2, 1, 0])).backward()
     assert all(p.grad is not None for p in model.parameters())
     again, _ = load(save(model.fit_anchors(GRAPH), tmp_path / "m"))
     assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
@@ -131,12 +113,9 @@ def test_saving_and_loading_leave_model_and_random_state_alone(tmp_path):
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize("what", ["numbers of numpy", "a compiled model"])
-def test_what_is_saved_as_something_plainer(tmp_path, what):
-    net = GNN(4, np.int64(8), 3, num_layers=2, dropout=np.float32(0.5))
-    model = anchor(net, num_anchors=2).fit_anchors(GRAPH)
-    saved = torch.compile(model) if what == "a compiled model" else model
-    again, _ = load(save(saved, tmp_path / "m"))
+def test_a_compiled_model_is_saved_as_it_is(tmp_path):
+    model = anchor(GNN(4, np.int64(8), 3, num_layers=2), num_anchors=2).fit_anchors(GRAPH)
+    again, _ = load(save(torch.compile(model), tmp_path / "m"))
     assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
 
 
@@ -145,9 +124,8 @@ def test_what_is_saved_as_something_plainer(tmp_path, what):
 
 def test_notes_come_back(tmp_path):
     notes = {"features": ["degree", "size"], "scale": 0.1, "nested": {"ü": None, "on": True}}
-    path = save(gnn(), tmp_path / "m", class_names=("a", "b", "c"), preprocessing=notes)
-    info = describe(path)
-    assert info.class_names == ["a", "b", "c"]
+    info = describe(save(gnn(), tmp_path / "m", preprocessing=notes))
+    assert info.class_names is None
     assert info.preprocessing == notes
     assert info.calibrator is None
     assert info.model["net"]["config"]["hidden_channels"] == 8
@@ -158,7 +136,7 @@ def test_notes_come_back(tmp_path):
     "name", ["TemperatureScaling", "VectorScaling", "SplineCalibration", "IsotonicCalibration"]
 )
 def test_calibrators_come_back_bit_by_bit(tmp_path, name):
-    model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrators()[name]
+    model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrator(name)
     path = save(model, tmp_path / "m", calibrator=calibrator)
     again, same = load(path)
     p = predict(model, GRAPH)
@@ -264,22 +242,6 @@ def test_what_is_refused_at_saving(tmp_path, make, options):
     assert not (tmp_path / "m").exists()
 
 
-def test_own_anchors_are_refused_and_the_advice_works(tmp_path):
-    class Own(Anchors):
-        def draw(self, rows, count, generator=None):
-            return rows[:count]
-
-        def bank(self, stream, k, generator):
-            return torch.ones(k, 8)
-
-    model = anchor(gnn(), num_anchors=2, anchors=Own()).fit_anchors(GRAPH)
-    with pytest.raises(InputError):
-        save(model, tmp_path / "m")
-    expected, model.source = model.sample(GRAPH), FixedAnchors(model.bank)
-    again, _ = load(save(model, tmp_path / "m"))
-    assert torch.equal(again.sample(GRAPH), expected)
-
-
 def test_a_subclass_of_gnn_is_the_users_own(tmp_path):
     class Mine(GNN):
         def forward(self, graph):
@@ -295,16 +257,14 @@ def test_a_subclass_of_gnn_is_the_users_own(tmp_path):
 
 UNLOADED = [
     ("handmade", None),
-    ("handmade", lambda: Handmade(16)),
-    ("handmade", TakesData),
+    ("handmade", Wide),
+    ("handmade", OnNodes),
     ("handmade", lambda: anchor(Handmade(), "last")),
     ("handmade", lambda: Handmade),
-    ("call", Reversed),  # without call=
+    ("own network with a call", OnNodes),  # without call=
     ("gin", Handmade),
-    ("mixed ensemble", lambda: [TakesData()]),
-    ("mixed ensemble", lambda: [TakesData(), TakesData()]),
-    ("own stack", lambda: [OnNodes()]),
-    ("own stack", lambda: [OnNodes() for _ in range(7)]),
+    ("mixed ensemble", lambda: [Handmade()]),
+    ("mixed ensemble", lambda: [Handmade(), Handmade()]),
 ]
 
 
@@ -317,7 +277,7 @@ def test_networks_that_do_not_fit_are_refused(tmp_path, name, net):
 
 def test_a_surplus_call_says_so(tmp_path):
     with pytest.raises(InputError):
-        load(save(gnn(), tmp_path / "m"), call=call_reversed)
+        load(save(gnn(), tmp_path / "m"), call=call_backwards)
 
 
 @pytest.mark.parametrize(("make", "outputs"), [(GNN, 2), (GNN, 1), (Handmade, 3)])
@@ -326,7 +286,7 @@ def test_class_names_of_a_model_that_was_never_fitted(tmp_path: Path, make, outp
     names = ("no", "yes", "perhaps")[: max(2, outputs)]
     save(net, tmp_path / "model", class_names=names)
     loaded, _ = load(tmp_path / "model", net=Handmade() if make is Handmade else None)
-    assert predict(loaded, UNLABELLED).names == names
+    assert predict(loaded, GRAPH).names == names
 
 
 def test_names_given_at_saving_come_before_those_of_fit(tmp_path: Path) -> None:
@@ -337,15 +297,6 @@ def test_names_given_at_saving_come_before_those_of_fit(tmp_path: Path) -> None:
         assert describe(path).class_names == list(expected)
         assert predict(load(path)[0], NODES).names == expected
     assert predict(net, NODES).names == NAMES  # saving changes nothing
-
-
-def test_what_fit_learnt_about_the_target_comes_back(tmp_path: Path) -> None:
-    net = seeded(on_nodes)
-    fit(net, TRAIN, epochs=1, class_weights=[1.0, 2.0, 3.0], progress=False)
-    again, _ = load(save(net, tmp_path / "m"))
-    assert isinstance(again, Network)
-    assert again.target == as_predictor(net).target
-    assert again.target.weights == (1.0, 2.0, 3.0)
 
 
 def test_the_network_handed_in_is_copied(tmp_path: Path) -> None:

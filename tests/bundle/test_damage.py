@@ -23,7 +23,7 @@ from gduq.errors import BundleError
 from gduq.models import Ensemble, LastLayerLaplace
 from gduq.nn import GNN
 from gduq.prediction import Labels, Values
-from tests.bundle.cases import GRAPH, anchored, fitted_calibrators, gnn, made
+from tests.bundle.cases import GRAPH, anchored, fitted_calibrator, gnn, made
 from tests.cli.cases import ring
 from tests.cli.hostile import ODD, budget
 from tests.tampering import joined, rewritten, split_up
@@ -35,7 +35,7 @@ Change = Callable[[dict], None]
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A sound bundle with a calibrator."""
     path = tmp_path_factory.mktemp("sound") / "m"
-    model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrators()["VectorScaling"]
+    model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrator()
     save(model, path, calibrator, ["a", "b", "c"])
     assert load(path)[1] is not None
     return path.read_bytes()
@@ -90,13 +90,6 @@ def test_flipped_bits_are_refused_or_another_weight(sound, place, data):
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(BundleError):  # and nothing else
         load(put(place, bytes(raw)))
-
-
-@budget(30)
-@given(raw=st.binary(max_size=300), appended=st.booleans())
-def test_any_other_bytes_are_refused(sound, place, raw, appended):
-    with pytest.raises(BundleError):
-        load(put(place, sound + raw if appended and raw else raw))
 
 
 @pytest.mark.parametrize("other", ["gduq bundle 6", "gduq bundle 8", "", None])
@@ -156,28 +149,6 @@ def test_pickle_is_never_opened(tmp_path):
 # -- sealed by somebody who knows how ---
 
 
-HARMLESS = [
-    (("calibrator",), None),
-    (("model", "recipe"), {}),  # the defaults
-    (("model", "target"), None),
-    (("model", "target", "names"), None),
-    (("aliases",), {}),
-]
-PLACES = ["model", "model.kind", "model.source", "model.net", "model.net.config",
-          "model.net.config.conv", "model.recipe", "model.point", "model.target",
-          "model.target.names", "aliases", "calibrator", "calibrator.name"]  # fmt: skip
-
-
-@budget(30)
-@given(where=st.sampled_from(PLACES), value=ODD)
-def test_a_sealed_bundle_that_makes_no_sense_is_refused(sound, place, where, value):
-    path = tuple(where.split("."))
-    if (path, value) in HARMLESS:
-        return
-    with pytest.raises(BundleError):
-        load(forged(place, sound, edit(*path, value=value)))
-
-
 def everywhere(document: object, at: tuple = ()) -> Iterator[tuple]:
     """The place of every entry of a document."""
     entries = document.items() if isinstance(document, dict) else enumerate(document)
@@ -188,9 +159,9 @@ def everywhere(document: object, at: tuple = ()) -> Iterator[tuple]:
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Bundles of models about values and labels, and one of several networks."""
-    found, folder = [], tmp_path_factory.mktemp("kinds")
+def kinds(tmp_path_factory: pytest.TempPathFactory, sound: bytes) -> list[bytes]:
+    """Bundles of models about classes, values and labels, and one of several networks."""
+    found, folder = [sound], tmp_path_factory.mktemp("kinds")
     for kind, target in (("values", Values(("size",), ("nm",))), ("labels", Labels(("big",)))):
         graphs = [ring(3 + i % 8, i) for i in range(60)]
         for graph in graphs:
@@ -205,7 +176,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return found
 
 
-@budget(40)
+@budget(60)
 @given(data=st.data(), value=ODD)
 def test_any_entry_of_a_document_may_be_forged(kinds, place, data, value):
     raw = data.draw(st.sampled_from(kinds))

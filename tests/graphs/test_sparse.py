@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.graphs.sparse import as_dtype, csr, is_sparse, keep_rows, linear, sparse_matmul, take_rows
+from gduq.graphs.sparse import csr, is_sparse, keep_rows, linear, sparse_matmul, take_rows
 from tests.tensors import randn, thin
 
 few = settings(deadline=None, max_examples=40)
@@ -113,16 +113,6 @@ def test_sparse_product_takes_the_wider_dtype() -> None:
     assert narrow.dtype == torch.float64
 
 
-def test_a_sparse_matrix_in_another_dtype_is_made_once() -> None:
-    sparse = thin(5, 4, seed=3).float().to_sparse_csr()
-    assert as_dtype(sparse, torch.float32) is sparse
-    wide = as_dtype(sparse, torch.float64)
-    assert wide is as_dtype(sparse, torch.float64)
-    assert torch.equal(wide.to_dense(), sparse.to_dense().double())
-    sparse.values().mul_(2.0)
-    assert torch.equal(as_dtype(sparse, torch.float64).to_dense(), sparse.to_dense().double())
-
-
 def test_sparse_product_under_autocast() -> None:
     sparse = thin(5, 4, seed=3).float().to_sparse_csr()
     b = randn(4, 2, seed=4).float().requires_grad_()
@@ -145,5 +135,5 @@ def test_sparse_product_in_inference_mode() -> None:
 
 def test_sparse_matmul_refuses_what_it_cannot_derive() -> None:
     sparse = thin(5, 4, seed=3).to_sparse_csr().requires_grad_()
-    with pytest.raises(InputError, match="Detach it"):
+    with pytest.raises(InputError):
         sparse_matmul(sparse, randn(4, 2, seed=4))

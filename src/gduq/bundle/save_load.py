@@ -11,7 +11,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -50,23 +50,30 @@ Spec = dict[str, Any]
 _Parts = dict[str, dict[str, Tensor]]
 
 
-@dataclass(frozen=True)
-class BundleInfo:
+class BundleInfo(BaseModel):
     """What a bundle says about itself.
 
     Attributes:
-        model: Kind and settings of the model, nested as the model is.
-        class_names: One per class, or ``None``.
+        model: Kind and settings of the model, nested as the model is; what its outputs mean is its
+            ``target``.
+        aliases: Names of tensors that are those of another name.
         preprocessing: What the user noted about it, or ``None``.
         calibrator: Its class name and settings, or ``None``.
         libraries: Versions the bundle was saved with.
     """
 
+    model_config = ConfigDict(extra="forbid", strict=True)
+
     model: dict[str, Any]
-    class_names: list[str] | None
+    aliases: dict[str, str]
     preprocessing: dict[str, Any] | None
     calibrator: dict[str, Any] | None
     libraries: dict[str, str]
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """One per class, or ``None``."""
+        return (self.model.get("target") or {}).get("names")
 
 
 def save(
@@ -75,12 +82,12 @@ def save(
     calibrator: Calibrator | None = None,
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
-    overwrite: bool = True,
     reference: Prediction | None = None,
 ) -> Path:
     """Save a model that can predict, with all that prediction needs, in one file.
 
-    A bundle that was there before stays complete until the new one is.
+    A bundle that was there before stays complete until the new one is; anything else that is there
+    is left alone.
 
     Args:
         model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
@@ -88,7 +95,6 @@ def save(
         calibrator: A fitted calibrator to keep with the model, beside its own temperature.
         class_names: A name per class; those given to `gduq.fit` are saved anyway.
         preprocessing: Notes on how inputs are made, as JSON holds them; see `describe`.
-        overwrite: Whether a bundle that is there may be replaced.
         reference: Predictions of labelled rows that the model was not trained on: ``gduq predict``
             and ``gduq serve`` fit conformal sets and the rule for abstaining on them.
 
@@ -106,7 +112,10 @@ def save(
     from gduq.calibration import restore
 
     file, known = Path(path), checked_predictor(model)
-    _check_new(file, overwrite)
+    ours = file.is_file() and read_metadata(file).get("format", "").startswith("gduq bundle")
+    if file.exists() and not ours:
+        got = f"{file}, a folder or another file"
+        raise InputError("a new file, or a bundle to replace", got, "Choose another name.")
     known.check_ready()
     state = known.state_dict()
     for name, value in state.items():
@@ -165,10 +174,10 @@ def load(
     """
     from gduq.calibration import restore
 
-    document, parts = _read(Path(path))
+    info, parts = _read(Path(path))
     with _as_bundle_errors(path):
-        spec, saved, tensors = document["model"], document["calibrator"], parts["weights"]
-        tensors |= {alias: tensors[name] for alias, name in document["aliases"].items()}
+        spec, saved, tensors = info.model, info.calibrator, parts["weights"]
+        tensors |= {alias: tensors[name] for alias, name in info.aliases.items()}
         check_spec(spec, tensors)
         model, calibrator = rebuild(spec, tensors, Factory(spec, net, call)).eval(), None
         if saved is not None:
@@ -178,11 +187,12 @@ def load(
 
 def load_reference(path: str | PathLike[str]) -> Any:
     """The predictions that `save` was given as ``reference``, or ``None``."""
-    document, parts = _read(Path(path))
-    tensors, target = parts.get("reference"), document["model"]["target"]
+    info, parts = _read(Path(path))
+    tensors = parts.get("reference")
     if tensors is None:
         return None
     with _as_bundle_errors(path):
+        target = info.model["target"]
         known = {"samples", "target"} <= tensors.keys() <= set(_REFERENCE)
         if target is None or not known:
             raise BundleError("a reference of samples and targets", ", ".join(sorted(tensors)))
@@ -199,16 +209,11 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
         >>> from gduq.nn import GNN
         >>> net = GNN(4, 8, 2, num_layers=2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = save(net, f"{folder}/model", class_names=["no", "yes"])
-        ...     describe(path).class_names
-        ['no', 'yes']
+        ...     path = save(net, f"{folder}/model", preprocessing={"scale": 0.1})
+        ...     describe(path).preprocessing
+        {'scale': 0.1}
     """
-    document, _ = _read(Path(path))
-    with _as_bundle_errors(path):
-        target = document["model"]["target"]
-        names = None if target is None else target_from(target).spec().get("names")
-        own = [name for name in BundleInfo.__annotations__ if name != "class_names"]
-        return BundleInfo(class_names=names, **{name: document[name] for name in own})
+    return _read(Path(path))[0]
 
 
 # -- what is saved ---------------------------------------------------------------------------------
@@ -248,9 +253,9 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> Sp
     if target is None:  # never fitted: as many classes as the model has outputs, or names
         configs = [net["config"] for net in networks(spec) if "config" in net]
         target = Classes.of_outputs(configs[0]["out_channels"] if configs else len(names))
-    if "num_classes" not in target.spec():
+    if not isinstance(target, Classes):
         raise InputError("class_names for a model of classes", f"one of {target.kind}")
-    return {**spec, "target": replace(target, names=tuple(names)).spec()}  # type: ignore[call-arg]
+    return {**spec, "target": replace(target, names=tuple(names)).spec()}
 
 
 def _reference_tensors(target: Target | None, p: Prediction) -> dict[str, Tensor]:
@@ -300,33 +305,9 @@ def _as_bundle_errors(file: str | PathLike[str]) -> Iterator[None]:
         raise BundleError(f"a model in {file}", one_line(error)) from error
 
 
-class _Document(BaseModel):
-    """What the header holds; the settings of the model are checked where it is made."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: dict[str, Any]
-    aliases: dict[str, str]
-    preprocessing: dict[str, Any] | None
-    calibrator: dict[str, Any] | None
-    libraries: dict[str, str]
-
-
-def _check_new(path: Path, overwrite: bool) -> None:
-    """Raise unless ``path`` is new or (with ``overwrite``) a bundle to replace."""
-    if not path.exists():
-        return
-    ours = path.is_file() and read_metadata(path).get("format", "").startswith("gduq bundle")
-    if not ours:
-        got = f"{path}, a folder or another file"
-        raise InputError("a new file, or a bundle to replace", got, "Choose another name.")
-    if not overwrite:
-        raise InputError(f"no bundle in {path} yet", "one", "Pass overwrite=True to replace it.")
-
-
-def _read(path: Path) -> tuple[dict[str, Any], _Parts]:
-    """The document and the parts of a bundle; the tensors are copies, so that the file may change
-    while the model is in use."""
+def _read(path: Path) -> tuple[BundleInfo, _Parts]:
+    """What a bundle says about itself, and its parts; the tensors are copies, so that the file may
+    change while the model is in use."""
     if not path.exists():
         raise BundleError(f"a bundle in {path}", "no such file")
     try:
@@ -338,17 +319,14 @@ def _read(path: Path) -> tuple[dict[str, Any], _Parts]:
         got = texts.get("format", "another file")
         raise BundleError(f"a {_FORMAT} in {path}", got, "Save the model again with this gduq.")
     try:
-        document = json.loads(texts["document"])
-        _Document.model_validate(document)
+        info = BundleInfo.model_validate_json(texts.get("document", ""))
     except ValidationError as error:
         raise BundleError(f"a document in {path} as gduq writes it", first_flaw(error)) from None
-    except (KeyError, ValueError, RecursionError) as error:
-        raise BundleError(f"a document in {path}", "none that JSON can read") from error
     parts: _Parts = {"weights": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition("/")
         parts.setdefault(part, {})[rest] = value.clone()
-    return document, parts
+    return info, parts
 
 
 # -- the model made from settings and tensors ------------------------------------------------------
