@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,42 +20,37 @@ from torch_geometric.data import Data
 from torch_geometric.utils import from_smiles
 
 import gduq
+from timing import Row, seconds
 
 AT_A_TIME = 16
 _ENDS = ("C", "CC", "CCC", "C(C)C", "C(=O)O", "C#N", "N", "OC", "SC", "F", "Cl", "Br", "C(F)(F)F")
 _MIDDLES = ("CC", "CCO", "C(=O)N", "c1ccc(cc1)", "CN(C)", "C1CCN(CC1)", "S(=O)(=O)", "C=C")
 
 
-def molecules() -> list[str]:
-    """Some ten thousand different molecules of 5 to 25 heavy atoms."""
-    parts = product(_MIDDLES, _MIDDLES, _ENDS, _ENDS)
-    return [f"C{a}{b}C({left}){right}" for a, b, left, right in parts]
-
-
-def rows(requests: int = 2000) -> Iterator[tuple[str, float, str]]:
-    """For requests of one and of eight molecules: largest difference to predict, errors, growth of
-    memory, and throughput of the service over that of `gduq.predict` one request at a time."""
-    texts = molecules()
+def service(requests: int = 2000) -> Iterator[Row]:
+    """For requests of one and of eight molecules: largest difference to predict, errors, and
+    throughput of the service over that of `gduq.predict` one request at a time."""
+    parts = product(_MIDDLES, _MIDDLES, _ENDS, _ENDS)  # some ten thousand different molecules
+    texts = [f"C{a}{b}C({left}){right}" for a, b, left, right in parts]
     with tempfile.TemporaryDirectory() as folder:
         bundle = _bundle(Path(folder), texts)
         model, _ = gduq.load(bundle)
         for each in (1, 8):
-            asked = [[texts[(i * each + j) % len(texts)] for j in range(each)]
-                     for i in range(requests // each)]  # fmt: skip
-            start = time.perf_counter()
-            truth = [gduq.predict(model, [_molecule(t) for t in few]).probs[:, 1] for few in asked]
-            alone = time.perf_counter() - start
-            with _serving(bundle) as (port, process), ThreadPoolExecutor(AT_A_TIME) as pool:
-                list(pool.map(lambda few, port=port: _ask(port, few), asked[: len(asked) // 10]))
-                warm, start = _memory(process), time.perf_counter()
-                found = list(pool.map(lambda few, port=port: _ask(port, few), asked))
-                taken, grown = time.perf_counter() - start, _memory(process) / warm
+            asked = [texts[i : i + each] for i in range(0, requests, each)]
+            truth: list[torch.Tensor] = []
+            alone = seconds(lambda asked=asked, truth=truth: truth.extend(
+                gduq.predict(model, [_molecule(t) for t in few]).probs[:, 1] for few in asked
+            ))  # fmt: skip
+            found: list[torch.Tensor] = []
+            with _serving(bundle) as port, ThreadPoolExecutor(AT_A_TIME) as pool:
+                ask = lambda few, port=port: _ask(port, few)  # noqa: E731
+                list(pool.map(ask, asked[: len(asked) // 10]))  # it is warm now
+                taken = seconds(lambda: found.extend(pool.map(ask, asked)))  # noqa: B023
             apart = [(got - want).abs().max() for got, want in zip(found, truth, strict=True)
                      if len(got) == len(want)]  # fmt: skip
             what = f"{len(asked)} requests of {each}, {AT_A_TIME} at a time"
             yield f"{what}: largest difference to predict", float(max(apart)), ""
             yield f"{what}: errors", len(asked) - len(apart), ""
-            yield f"{what}: memory at the end / at the start", grown, ""
             note = f"{len(asked) * each / taken:.0f} molecules per second"
             yield f"{what}: throughput, service / predict", alone / taken, note
 
@@ -65,6 +59,7 @@ def _molecule(text: str) -> Data:
     """A graph made in this process by PyG, as the service makes it."""
     graph = from_smiles(text)
     graph.x, graph.edge_attr = graph.x.float(), graph.edge_attr.float()
+    graph.y = torch.tensor([int(graph.num_nodes > 12)])
     return graph
 
 
@@ -72,44 +67,35 @@ def _bundle(folder: Path, texts: Sequence[str]) -> Path:
     """A network for molecules with an anchored head, trained on a few of them."""
     torch.manual_seed(0)
     graphs = [_molecule(text) for text in texts[:: len(texts) // 300]]
-    for graph in graphs:
-        graph.y = torch.tensor([int(graph.num_nodes > 12)])
-    train, val = graphs[::2], graphs[1::2]
     net = gduq.nn.BondGNN(2)
-    gduq.fit(net, train, val, epochs=2, progress=False)
+    gduq.fit(net, graphs[::2], graphs[1::2], epochs=2, progress=False)
     model = gduq.anchor(net)
-    gduq.fit(model, train, val, progress=False)
+    gduq.fit(model, graphs[::2], graphs[1::2], progress=False)
     return gduq.save(model, folder / "model")
 
 
 def _ask(port: int, texts: Sequence[str]) -> torch.Tensor:
     """Probabilities that the service answers; none where it does not."""
     body = json.dumps({"smiles": texts}).encode()
-    kind = {"Content-Type": "application/json"}
+    request = Request(
+        f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"}
+    )
     try:
-        with urlopen(Request(f"http://127.0.0.1:{port}/predict", body, kind)) as reply:
-            answers = json.load(reply)["answers"]
+        with urlopen(request) as reply:
+            return torch.tensor([answer["prob_1"] for answer in json.load(reply)["answers"]])
     except (OSError, KeyError, ValueError):
         return torch.empty(0)
-    return torch.tensor([answer["prob_1"] for answer in answers])
 
 
 @contextmanager
-def _serving(bundle: Path) -> Iterator[tuple[int, int]]:
-    """Port and process of a service that runs by itself."""
+def _serving(bundle: Path) -> Iterator[int]:
+    """Port of a service that runs by itself."""
     start = "from gduq.cli import main; main()"
     command = [sys.executable, "-W", "ignore", "-c", start, "serve", str(bundle), "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        found = re.search(r":(\d+) answers", process.stdout.readline())
-        assert found, "the service did not start"
         try:
-            yield int(found[1]), process.pid
+            assert process.stdout is not None
+            yield int(re.search(r":(\d+) answers", process.stdout.readline())[1])  # type: ignore[index]
         finally:
             process.terminate()
-
-
-def _memory(process: int) -> float:
-    """Pages that a process holds."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1])

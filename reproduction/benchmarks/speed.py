@@ -9,8 +9,6 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,34 +22,17 @@ from torch_geometric.loader import DataLoader
 import gduq
 from gduq.data import View
 from naive import NaiveGNN
+from serving import service
+from timing import REPEATS, Row, Task, medians, seconds
 
-Row = tuple[str, float, str]  # what, ratio, note
-Task = Callable[[], object]
-HIDDEN, REPEATS = 300, 5
-
-
-def medians(**tasks: Task) -> dict[str, float]:
-    """Median seconds of each task; the tasks take turns, so a busy moment hits all of them."""
-    for task in tasks.values():
-        task()  # warm up: caches, allocator, threads
-    seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for _ in range(REPEATS):
-        for name, task in tasks.items():
-            start = time.perf_counter()
-            task()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+HIDDEN = 300
 
 
 # -- data --------------------------------------------------------------------------------------
 
 
 def wide_graph() -> Data:
-    """Coauthor CS with sparse features where it is at hand, or a generated graph of its shape."""
-    if os.environ.get("GDUQ_DATA"):
-        with tempfile.TemporaryDirectory() as root:
-            graph = gduq.data.load("coauthor-cs/word/no_shift", root=root).train.graphs[0]
-            return Data(x=graph.x, edge_index=graph.edge_index, y=graph.y)
+    """A graph of the shape of Coauthor CS, with sparse features."""
     generator = torch.Generator().manual_seed(0)
     nodes, words, edges, entries = 18333, 6805, 81894, 1_110_000
     ends = torch.randint(nodes, (2, edges), generator=generator)
@@ -64,14 +45,10 @@ def wide_graph() -> Data:
 def motif_graphs(count: int = 2000) -> list[Data]:
     """Motif graphs with four random features a node."""
     generator = torch.Generator().manual_seed(0)
-    splits = gduq.data.load("motif/basis/covariate", limit=2 * count)
+    graphs = list(gduq.data.load("motif/basis/covariate", limit=2 * count).train.graphs)[:count]
+    features = [torch.randn(graph.num_nodes, 4, generator=generator) for graph in graphs]
     return [
-        Data(
-            x=torch.randn(graph.num_nodes, 4, generator=generator),
-            edge_index=graph.edge_index,
-            y=graph.y,
-        )
-        for graph in list(splits.train.graphs)[:count]
+        Data(x=x, edge_index=g.edge_index, y=g.y) for x, g in zip(features, graphs, strict=True)
     ]
 
 
@@ -129,9 +106,8 @@ def anchors_in_graphs() -> Iterator[Row]:
     batch = Batch.from_data_list(graphs)
     net = gduq.nn.GNN(4, HIDDEN, 3, 3, conv="gin").eval()
     for at, anchors in (("readout", 10), ("readout", 100), (1, 10), (2, 10)):
-        model = (
-            gduq.anchor(net, at=at, recipe="paper", num_anchors=anchors).fit_anchors(batch).eval()
-        )
+        model = gduq.anchor(net, at=at, recipe="paper", num_anchors=anchors)
+        model.fit_anchors(batch).eval()
         naive = NaiveGNN(model).eval()
         with torch.no_grad():
             found = medians(
@@ -141,13 +117,17 @@ def anchors_in_graphs() -> Iterator[Row]:
             )
         yield f"at {at}, K = {anchors}, ours / one plain pass", found["ours"] / found["plain"], ""
         yield f"at {at}, K = {anchors}, ours / the plain way", found["ours"] / found["naive"], ""
-    seconds = {}
-    for freeze in (False, True):
-        model = gduq.anchor(net, at="readout", recipe="paper", freeze=freeze)
-        epochs = REPEATS * (5 if freeze else 1)
-        history = gduq.fit(model, graphs, epochs=epochs, batch_size=64, progress=False)
-        seconds[freeze] = statistics.median(epoch.seconds for epoch in history.records)
-    yield "epoch, end to end / frozen readout", seconds[False] / seconds[True], ""
+    whole, frozen = (
+        _epoch(gduq.anchor(net, at="readout", recipe="paper", freeze=freeze), graphs, 64)
+        for freeze in (False, True)
+    )
+    yield "epoch, end to end / frozen readout", whole / frozen, ""
+
+
+def _epoch(model: nn.Module, graphs: list[Data], batch_size: int) -> float:
+    """Median seconds of an epoch of `gduq.fit`."""
+    history = gduq.fit(model, graphs, epochs=REPEATS, batch_size=batch_size, progress=False)
+    return statistics.median(epoch.seconds for epoch in history.records)
 
 
 def epochs_against_pyg() -> Iterator[Row]:
@@ -163,10 +143,8 @@ def epochs_against_pyg() -> Iterator[Row]:
             F.cross_entropy(naive(batch), batch.y.reshape(-1)).backward()
             optimizer.step()
 
-    history = gduq.fit(net, graphs, epochs=REPEATS, batch_size=32, progress=False)
-    ours = statistics.median(epoch.seconds for epoch in history.records)
-    seconds = medians(theirs=theirs)["theirs"]
-    yield "epoch of a GIN, ours / PyG", ours / seconds, f"{ours:.2f} s for {len(graphs)} graphs"
+    ours, pyg = _epoch(net, graphs, 32), medians(theirs=theirs)["theirs"]
+    yield "epoch of a GIN, ours / PyG", ours / pyg, f"{ours:.2f} s for {len(graphs)} graphs"
     view = View(graphs)
     found = medians(
         ours=lambda: [None for _ in view.batches(128, shuffle=True)],
@@ -181,12 +159,6 @@ def heads() -> Iterator[Row]:
     train, val, test = graphs[:1200], graphs[1200:1600], graphs[1600:]
     net = gduq.nn.GNN(4, 64, 3, 3, conv="gin", head="mlp")
     options = {"progress": False}
-
-    def seconds(task: Task) -> float:
-        start = time.perf_counter()
-        task()
-        return time.perf_counter() - start
-
     network = seconds(lambda: gduq.fit(net, train, val, epochs=30, calibrate=None, **options))
     model = gduq.anchor(net)
     fit = seconds(lambda: gduq.fit(model, train, val, **options))
@@ -195,13 +167,6 @@ def heads() -> Iterator[Row]:
     yield "choose(budget=1.2) and training / training the network", 1 + chosen / network, ""
     found = medians(head=lambda: gduq.predict(model, test), plain=lambda: gduq.predict(net, test))
     yield "prediction, anchored head / plain network", found["head"] / found["plain"], ""
-
-
-def service() -> Iterator[Row]:
-    """The HTTP service under load against `gduq.predict`."""
-    from serving import rows
-
-    yield from rows()
 
 
 GROUPS = (anchors_at_the_input, anchors_in_graphs, epochs_against_pyg, heads, service)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
-from scipy.stats import ttest_rel
+from scipy.stats import t as student
 
-from gduq.errors import InputError, did_you_mean
+from gduq._checks import one_of
+from gduq._io import write_text
 from gduq_reproduction.cells import Scale
 from gduq_reproduction.harness import Store, long, run_jobs
 from gduq_reproduction.methods import LAST
 from gduq_reproduction.printed import lookup
 from gduq_reproduction.scoring import HIGHER, READINGS
-from gduq_reproduction.tables import SCORES, TABLES, Table
+from gduq_reproduction.tables import TABLES, Table
 
 __all__ = ["BenchResult", "bench", "markdown"]
 
@@ -26,12 +27,13 @@ _LEGEND = (
     "with the same calibration and choice of weights (paired t-test over seeds, p < 0.05). ece has "
     "15 bins and is of the averaged probabilities, ece100 has 100 and is of the averaged logits."
 )
-# what the paper's files call methods, calibrations and measures
+_KEYS = ["cell", "calibration", "split", "measure", "weights"]
+# what the paper's files call methods, calibrations, splits and measures
 _METHODS = {"plain": "vanilla", "NFA": "nfa", "ensemble of 3": "ensemble",
             "anchored ensemble": "ensemble-readout", "readout gaussian": "readout-random",
             "L1 gaussian": "random1", "L2 gaussian": "random2"}  # fmt: skip
-_MEASURES = {"ece100": "ece", "auroc_val": "auroc"}
 _SPLITS = {"detection": "ood_test", "estimation": "ood_test", "train": None, "": None}
+_MEASURES = {"ece100": "ece", "auroc_val": "auroc", "ece": None, "auroc": None}  # two are only ours
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,45 +45,37 @@ class BenchResult:
         scale: At which it was made.
         figures: One line per figure, see `gduq_reproduction.harness.long`.
         failures: Tracebacks of jobs that failed, by title.
-        picture: Drawn beside it, if there is one.
     """
 
     name: str
     scale: Scale
     figures: pd.DataFrame
     failures: dict[str, str]
-    picture: Path | None = None
-
-    @property
-    def table(self) -> Table:
-        return TABLES[self.name]
 
     def blocks(self) -> dict[str, pd.DataFrame]:
         """Texts by measure and split: a line per cell and calibration, three columns a method."""
-        found = {}
-        rows = _aggregated(self.figures, self.table)
-        for measure in self.table.measures:
-            for split in self.table.splits:
-                own = rows[(rows["measure"] == measure) & (rows["split"] == split)]
-                if len(own):
-                    index = ["cell", "calibration"]
-                    wide = own.pivot(index=index, columns=["method", "weights"], values="text")
-                    keys = own[["method", "weights"]].drop_duplicates().itertuples(index=False)
-                    wide = wide.reindex(columns=pd.MultiIndex.from_tuples(map(tuple, keys)))
-                    lines = own[index].drop_duplicates().itertuples(index=False)
-                    wide = wide.reindex(pd.MultiIndex.from_tuples(map(tuple, lines), names=index))
-                    title = f"{measure}, {split}" if split else measure
-                    found[title] = wide.dropna(axis=1, how="all").fillna("")
-        return found
+        table, found = TABLES[self.name], {}
+        rows = _texts(self.figures, table)
+        for (measure, split), own in rows.groupby(["measure", "split"], sort=False):
+            index, columns = ["cell", "calibration"], ["method", "weights"]
+            wide = own.set_index([*index, *columns])["text"].unstack(columns).fillna("")
+            lines, heads = (
+                pd.MultiIndex.from_frame(own[part].drop_duplicates()) for part in (index, columns)
+            )
+            wide = wide.reindex(index=lines, columns=heads)
+            found[f"{measure}, {split}" if split else measure] = wide.loc[:, (wide != "").any()]
+        order = [f"{m}, {s}" if s else m for m in table.measures for s in table.splits]
+        return {title: found[title] for title in order if title in found}
 
     def to_markdown(self) -> str:
         """The page of the table."""
-        labels = f" Paper: {', '.join(self.table.labels)}." if self.table.labels else ""
-        parts = [f"# {self.name}: {self.table.title} (scale: {self.scale})"]
-        parts += [
-            f"`gduq bench {self.name} --scale {self.scale}`.{labels} {self.table.note}".strip()
+        table = TABLES[self.name]
+        labels = f" Paper: {', '.join(table.labels)}." if table.labels else ""
+        parts = [
+            f"# {self.name}: {table.title} (scale: {self.scale})",
+            f"`gduq bench {self.name} --scale {self.scale}`.{labels} {table.note}".strip(),
         ]
-        parts += [_LEGEND] if self.table.last else []
+        parts += [_LEGEND] if table.last else []
         for title, wide in self.blocks().items():
             head = [*wide.index.names, *(" ".join(filter(None, column)) for column in wide.columns)]
             lines = [[*key, *texts] for key, texts in zip(wide.index, wide.to_numpy(), strict=True)]
@@ -89,27 +83,13 @@ class BenchResult:
         failed = [f"- {name}: `{text.strip().splitlines()[-1].replace('`', chr(39))}`"
                   for name, text in self.failures.items()]  # fmt: skip
         parts += ["## Failed runs\n\n" + "\n".join(failed)] if failed else []
-        parts += [f"![{self.table.title}]({self.picture.name})"] if self.picture else []
         return "\n\n".join(parts) + "\n"
 
-    def to_latex(self) -> str:
-        """The same as LaTeX tables (booktabs)."""
-        tables = [wide.style.to_latex(hrules=True, caption=title)
-                  for title, wide in self.blocks().items()]  # fmt: skip
-        return "\n".join([f"% gduq bench {self.name} --scale {self.scale}", *tables])
-
     def write(self, path: Path) -> None:
-        """As .md, .tex, .csv or .json; the last two hold one line per figure."""
-        makers: dict[str, Callable[[], str]] = {
-            ".md": self.to_markdown,
-            ".tex": self.to_latex,
-            ".csv": lambda: self.figures.to_csv(index=False),
-            ".json": lambda: self.figures.to_json(orient="records"),
-        }
+        """As ``.md``, or as ``.csv`` with one line per figure."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(makers[path.suffix](), encoding="utf-8")
-        temporary.replace(path)
+        text = self.to_markdown() if path.suffix == ".md" else self.figures.to_csv(index=False)
+        write_text(path, text)
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
@@ -153,79 +133,64 @@ def bench(
         chemprop: The interpreter of an environment with Chemprop, for ``"molecules"``.
         progress: Print a line per job.
     """
-    if name not in TABLES:
-        raise InputError("the name of a table", repr(name), did_you_mean(name, list(TABLES)))
-    if scale not in get_args(Scale):
-        raise InputError(f"a scale from {', '.join(get_args(Scale))}", repr(scale))
+    one_of("the name of a table", name, TABLES)
+    one_of("a scale", scale, get_args(Scale))
     table, root = TABLES[name], Path(root).resolve()
     workers = 1 if name == "runtime" and workers is None else workers  # times: one at a time
-    store = Store(root / f"{table.store}-{scale}.csv")
-    jobs = table.jobs(scale, seeds, root, chemprop)
-    found, failures = run_jobs(jobs, store, workers, engine, address, progress)
-    picture = None
-    page = root / "tables" / f"{name}-{scale}.md"
-    if table.draw is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        picture = page.with_suffix(".png")
-        table.draw(table.cells(scale), picture)
-    result = BenchResult(name, scale, long(found), failures, picture)
-    result.write(page)
+    found, failures = run_jobs(
+        table.jobs(scale, seeds, root, chemprop), Store(root / f"{table.store}-{scale}.csv"),
+        workers=workers, engine=engine, address=address, progress=progress,
+    )  # fmt: skip
+    result = BenchResult(name, scale, long(found), failures)
+    result.write(root / "tables" / f"{name}-{scale}.md")
     return result
 
 
-def _aggregated(figures: pd.DataFrame, table: Table) -> pd.DataFrame:
+def _texts(figures: pd.DataFrame, table: Table) -> pd.DataFrame:
     """A line per cell, calibration, split, measure, method and choice of weights, as text; the
     printed figures are lines too."""
     last = figures["method"].str.endswith(LAST)
-    readings = figures["method"].str.contains("|".join(READINGS))
-    rows = figures.assign(
-        method=figures["method"].str.removesuffix(LAST),
-        weights=last.map({True: "last", False: "picked"}) if table.last else "",
-        calibration=figures["calibration"].astype(object).fillna(""),
-        split=figures["split"].astype(object).fillna(""),
+    rows = (
+        figures.assign(
+            method=figures["method"].str.removesuffix(LAST),
+            weights=last.map({True: "last", False: "picked"}) if table.last else "",
+        )
+        .astype({"calibration": object, "split": object})
+        .fillna({"calibration": "", "split": ""})
     )
-    rows = rows[~readings & rows["measure"].isin(table.measures) & rows["split"].isin(table.splits)]
-    keys = ["cell", "calibration", "split", "measure", "weights"]
-    plain = {
-        key: own.set_index("seed")["value"]
-        for key, own in rows[rows["method"] == "plain"].groupby(keys, sort=False)
-    }
-    found: list[dict[str, Any]] = []
-    for key, own in rows.groupby([*keys, "method"], sort=False):
-        named = dict(zip((*keys, "method"), key, strict=True))
-        values = own.set_index("seed")["value"]
-        mark = _mark(values, plain.get(key[:-1]), named)
-        found.append(named | {"text": _text(values, named["measure"]) + mark})
-        if named["weights"] != "picked":
-            found.append(named | {"weights": "paper", "text": _printed(named, table)})
-    return pd.DataFrame(found, columns=[*keys, "method", "text"])
+    wanted = rows["measure"].isin(table.measures) & rows["split"].isin(table.splits)
+    rows = rows[wanted & ~rows["method"].str.endswith(tuple(READINGS))]
+    plain = rows[rows["method"] == "plain"][[*_KEYS, "seed", "value"]]
+    rows = rows.merge(plain, on=[*_KEYS, "seed"], how="left", suffixes=("", "_of_plain"))
+    rows["gain"] = rows["value"] - rows["value_of_plain"]
+    found = rows.groupby([*_KEYS, "method"], sort=False).agg(
+        mean=("value", "mean"), std=("value", "std"), gain=("gain", "mean"),
+        spread=("gain", "std"), seeds=("gain", "count"),
+    ).reset_index()  # fmt: skip
+    error = (found["spread"] / found["seeds"] ** 0.5).where(found["spread"] > 1e-12)
+    chance = 2 * student.sf((found["gain"] / error).abs(), found["seeds"] - 1)
+    better = (found["gain"] > 0) == found["measure"].isin(HIGHER)
+    mark = np.where(chance < 0.05, np.where(better, " ▲", " ▼"), "")
+    texts = [_text(*row) for row in found[["mean", "std", "measure"]].itertuples(index=False)]
+    ours = found.assign(text=texts + pd.Series(mark, found.index, dtype=object))
+    printed = found[found["weights"] != "picked"].assign(weights="paper")
+    shown = [_printed(key, table) for key in printed.to_dict("records")]
+    printed = printed.assign(text=shown).dropna(subset="text")
+    return pd.concat([ours, printed])[[*_KEYS, "method", "text"]].sort_index(kind="stable")
 
 
-def _text(values: pd.Series, measure: str) -> str:
+def _text(mean: float, std: float, measure: str) -> str:
     if measure == "parameters":
-        return f"{values.mean():.0f}"
+        return f"{mean:.0f}"
     digits = "{:.3g}" if measure.endswith(("seconds", "ratio")) else "{:.3f}"
-    spread = f" ± {digits.format(values.std())}" if len(values) > 1 else ""
-    return digits.format(values.mean()) + spread
+    return digits.format(mean) + (f" ± {digits.format(std)}" if std == std else "")
 
 
-def _mark(values: pd.Series, plain: pd.Series | None, key: dict[str, str]) -> str:
-    if key["method"] == "plain" or plain is None:
-        return ""
-    both = pd.concat([values, plain], axis=1).dropna()
-    if len(both) < 2:
-        return ""
-    gain = both.iloc[:, 0] - both.iloc[:, 1]
-    if gain.std() < 1e-12 or ttest_rel(*both.T.to_numpy()).pvalue >= 0.05:
-        return ""
-    return " ▲" if (gain.mean() > 0) == (key["measure"] in HIGHER) else " ▼"
-
-
-def _printed(key: dict[str, str], table: Table) -> str | None:
+def _printed(key: dict[str, Any], table: Table) -> str | None:
     """What the paper has for a line: its own measures, of the last epoch."""
     data, _, model = key["cell"].partition(" ")
     dataset, _, shift = data.rpartition("/")
-    calibration = {"validation": "temperature", SCORES.get(_name(table), ""): "none"}
+    calibration = {"validation": "temperature", table.score: "none"}
     named: dict[str, str | None] = {
         "dataset": dataset, "shift": shift, "model": model,
         "variant": _METHODS.get(key["method"], key["method"]),
@@ -233,18 +198,10 @@ def _printed(key: dict[str, str], table: Table) -> str | None:
         "split": _SPLITS.get(key["split"], key["split"]),
         "metric": _MEASURES.get(key["measure"], key["measure"]),
     }  # fmt: skip
-    if key["measure"] in _MEASURES.values():
-        return None  # ours: the paper's is another measure
-    family, shuffled = (
-        {"dataset": dataset.partition("/")[0]},
-        {"variant": f"batch{key['method'][1:]}"},
-    )
+    family = {"dataset": dataset.partition("/")[0]}
+    shuffled = {"variant": f"batch{key['method'][1:]}"}
     tries: tuple[dict[str, str], ...] = ({}, family, shuffled)
     found = next(filter(None, (lookup(table.printed, **(named | t)) for t in tries)), None)
-    if found is None:
+    if found is None or named["metric"] is None:
         return None
     return f"{found.mean:.10g}" + ("" if found.std is None else f" ± {found.std:g}")
-
-
-def _name(table: Table) -> str:
-    return next(name for name, other in TABLES.items() if other is table)

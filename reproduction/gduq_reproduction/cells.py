@@ -27,19 +27,8 @@ class Cell:
     Args:
         data: Name of the dataset and shift.
         conv: The network's convolution; ``"bonds"`` is `gduq.nn.BondGNN`, for molecules.
-        epochs: Passes over the training data; at most, with ``patience``.
-        lr: Learning rate.
-        num_layers: As `gduq.nn.GNN` has it, and so are the next six.
-        hidden: Width.
-        head: ``"linear"`` or ``"mlp"``.
-        dropout: Probability.
-        readout: Of a graph task.
-        virtual_node: Of a graph task.
-        positional: Encodings.
-        batch_size: Graphs per step.
-        weight_decay: Of every method alike.
-        patience: Where weights are picked by validation loss, stop after so many epochs without a
-            lower one.
+        epochs: Passes over the training data; at most, with ``patience``. Options of `gduq.fit`
+            and of `gduq.nn.GNN` have their names.
         falls: The learning rate falls to 0.3 of itself after these shares of the epochs.
         more_epochs: So many more for anchors as in the paper.
         limit: Graphs at most, over all splits.
@@ -85,15 +74,16 @@ class Cell:
         told = {name: value for name, value in asdict(self).items() if name != "seeds"}
         return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
 
-    def splits(self, seed: int) -> Splits:
-        return gduq.data.load(self.data, seed=seed, limit=self.limit)
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """Options of `gduq.fit` and `gduq.choose`."""
+        return {k: getattr(self, k) for k in ("epochs", "lr", "batch_size", "weight_decay")}
 
     def network(self, splits: Splits, seed: int) -> nn.Module:
         """A network with fresh weights."""
         truth = splits.train.target
-        outputs = (
-            1 if truth.is_floating_point() else len(splits.class_names) or int(truth.max()) + 1
-        )
+        classes = len(splits.class_names) or int(truth.max()) + 1
+        outputs = 1 if truth.is_floating_point() else classes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if self.conv == "bonds":
@@ -149,21 +139,15 @@ _SIZES: dict[str, Any] = {
     "readout": "sum",
     "dropout": 0.3,
     "patience": 100,
-    "seeds": 2,  # which take longest
-}
+    "seeds": 2,
+}  # which take longest
+_NCI = (("gcn", 5e-3, 128, 64), ("gin", 5e-3, 128, 32), ("pna", 5e-3, 128, 32))
+_PROTEINS = (("gcn", 1e-3, 128, 32), ("gin", 1e-2, 128, 32), ("pna", 1e-3, 64, 64))
 SIZES = [
     Cell(f"tu/{name}/size", conv, 1000, lr, batch_size=batch, hidden=hidden, **_SIZES)
-    for name, conv, lr, batch, hidden in (
-        ("PROTEINS", "gcn", 1e-3, 128, 32),
-        ("PROTEINS", "gin", 1e-2, 128, 32),
-        ("PROTEINS", "pna", 1e-3, 64, 64),
-        *(
-            (name, conv, 5e-3, 128, hidden)
-            for name in ("NCI1", "NCI109")
-            for conv, hidden in (("gcn", 64), ("gin", 32), ("pna", 32))
-        ),
-    )
-]
+    for name, networks in (("PROTEINS", _PROTEINS), ("NCI1", _NCI), ("NCI109", _NCI))
+    for conv, lr, batch, hidden in networks
+]  # fmt: skip
 
 # At small scale: width 64, a head of two layers, and this by dataset
 _SMALL: dict[str, dict[str, Any]] = {
@@ -222,8 +206,8 @@ _OUR_CBAS = [  # four features: more dropout than this leaves too little of them
     Cell(f"cbas/color/{s}", "gcn", 1000, 3e-3, dropout=0.2, **_OURS) for s in _SHIFTS
 ]
 _OUR_MOTIF = [
-    Cell(f"motif/{domain}/{s}", "gin", 30, limit=2000, **_OURS)
-    for domain in ("basis", "size")
+    Cell(f"motif/{d}/{s}", "gin", 30, limit=2000, **_OURS)
+    for d in ("basis", "size")
     for s in _SHIFTS
 ]
 _COMPARED = [

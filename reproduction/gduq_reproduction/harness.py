@@ -8,30 +8,24 @@ a column per measure. `long` has one line per figure.
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib  # type: ignore[import-untyped]
 import pandas as pd
-import torch
-from filelock import FileLock
 
+from gduq._io import atomic_path, locked
+from gduq.runs.parallel import parallel_map
 from gduq_reproduction.cells import Cell
 from gduq_reproduction.methods import LAST, Work
 
-__all__ = ["KEYS", "Job", "Store", "long", "parallel", "run_jobs"]
+__all__ = ["Job", "Rows", "Store", "long", "run_jobs"]
 
 JOB = ["cell", "seed", "job", "settings"]  # settings: their fingerprint
 FIGURE = ["cell", "seed", "method", "calibration", "split"]
-KEYS = [*JOB, "method", "calibration", "split"]
-TEXT = [*KEYS, "weights"]
 Rows = Callable[..., Iterable[dict[str, Any]]]
 
 
@@ -66,8 +60,7 @@ class Job:
         return self.cell.name, self.seed, self.name, self.cell.settings
 
     def run(self) -> pd.DataFrame:
-        """Its figures, one thread."""
-        torch.set_num_threads(1)
+        """Its figures."""
         last, networks = self.name.endswith(LAST), self.root / "networks"
         work = Work(self.cell, self.seed, last, networks, self.chemprop)
         with warnings.catch_warnings():
@@ -89,35 +82,30 @@ class Store:
     def read(self) -> pd.DataFrame:
         """All figures; newer ones take the place of older ones."""
         files = [self.path, *sorted(self.folder.glob("*.csv"), key=lambda f: f.stat().st_mtime_ns)]
-        parts = [pd.read_csv(f, dtype={"settings": str}) for f in files if f.is_file()]
-        if not parts:
-            return pd.DataFrame(columns=TEXT)
-        table = pd.concat(parts, ignore_index=True)
-        newest = ~table.duplicated(FIGURE, keep="last")
-        first = [name for name in TEXT if name in table]
-        return table[newest][[*first, *(name for name in table if name not in first)]]
+        first = pd.DataFrame(columns=[*JOB, *FIGURE[2:]])
+        parts = [pd.read_csv(file, dtype={"settings": str}) for file in files if file.is_file()]
+        table = pd.concat([first, *parts], ignore_index=True) if parts else first
+        return table[~table.duplicated(FIGURE, keep="last")]
 
     def done(self) -> set[tuple[Any, ...]]:
         """Keys of the jobs whose figures are there."""
         return set(self.read()[JOB].drop_duplicates().itertuples(index=False, name=None))
 
-    def add(self, job: Job, found: pd.DataFrame) -> None:
-        """Keep what a job found, all of it or nothing."""
+    def add(self, job: Job) -> None:
+        """Do a job and keep its figures, all of them or nothing."""
+        found = job.run()
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = joblib.hash(job.key)
-        temporary = self.folder / f".{name}.{os.getpid()}"
-        found.to_csv(temporary, index=False, float_format="%.5g")
-        temporary.replace(self.folder / f"{name}.csv")
+        with atomic_path(self.folder / f"{joblib.hash(job.key)}.csv") as path:
+            found.to_csv(path, index=False, float_format="%.5g")
 
     def merge(self) -> pd.DataFrame:
         """Join all files into one, and read it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.lock"):
+        with locked(self.path):
             files, table = list(self.folder.glob("*.csv")), self.read()
             if files:
-                temporary = self.path.with_suffix(".part")
-                table.to_csv(temporary, index=False, float_format="%.5g")
-                temporary.replace(self.path)
+                with atomic_path(self.path) as path:
+                    table.to_csv(path, index=False, float_format="%.5g")
             for file in files:  # a kill before leaves figures twice, of which one is read
                 file.unlink(missing_ok=True)
         return table
@@ -125,65 +113,25 @@ class Store:
 
 def long(table: pd.DataFrame) -> pd.DataFrame:
     """One line per figure: cell, seed, method, calibration, split, measure, value."""
-    known = table.drop(columns=[c for c in ("job", "settings", "weights") if c in table])
+    known = table.drop(columns=["job", "settings", "weights"], errors="ignore")
     found = known.melt(FIGURE, var_name="measure", value_name="value").dropna(subset="value")
     return found.reset_index(drop=True)
 
 
 def run_jobs(
-    jobs: Sequence[Job],
-    store: Store,
-    workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    progress: bool = True,
+    jobs: Sequence[Job], store: Store, **where: Any
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Do what is not done yet: the figures of these jobs, and tracebacks of those that failed.
 
     Args:
         jobs: In the order of their turns.
         store: Where figures are kept.
-        workers: Processes (default: one per core); 0: in this one.
-        engine: ``"local"`` or ``"ray"``.
-        address: Of a Ray cluster.
-        progress: Print a line per job.
+        where: Workers, engine, address, progress: of `gduq.runs.parallel.parallel_map`.
     """
     done = store.done()
     todo = [job for job in jobs if job.key not in done]
-    failures: dict[str, str] = {}
-    with parallel(engine, address):
-        pool = joblib.Parallel(
-            1 if workers == 0 else workers or -1, return_as="generator_unordered"
-        )
-        for i, (title, error) in enumerate(pool(joblib.delayed(_one)(job, store) for job in todo)):
-            if error:
-                failures[title] = error
-            if progress:
-                end = f"failed: {error.strip().splitlines()[-1]}" if error else "done"
-                sys.stderr.write(f"[{i + 1}/{len(todo)}] {title}: {end}\n")
+    outcomes = parallel_map(store.add, todo, name=lambda job: job.title, **where)
+    failures = {each.item.title: each.error for each in outcomes if each.error is not None}
     table = store.merge()
-    wanted = {job.key for job in jobs}
-    there = [key in wanted for key in table[JOB].itertuples(index=False, name=None)]
-    return table[there], failures
-
-
-def _one(job: Job, store: Store) -> tuple[str, str]:
-    """What a worker does with a job: its title, and the traceback of a failure."""
-    try:
-        store.add(job, job.run())
-    except Exception:  # the other jobs go on
-        return job.title, traceback.format_exc()
-    return job.title, ""
-
-
-def parallel(engine: str, address: str | None = None) -> AbstractContextManager[Any]:
-    """Where joblib works: in processes of this machine, or on a Ray cluster."""
-    if engine == "local":
-        return nullcontext()
-    import ray
-    from ray.util.joblib import register_ray
-
-    ray.init(address=address, ignore_reinit_error=True)
-    register_ray()
-    found: AbstractContextManager[Any] = joblib.parallel_config(backend="ray")
-    return found
+    wanted = pd.MultiIndex.from_tuples([job.key for job in jobs], names=JOB)
+    return table[table.set_index(JOB).index.isin(wanted)], failures

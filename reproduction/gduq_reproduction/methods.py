@@ -16,6 +16,7 @@ from torch import nn
 
 import gduq
 from gduq import Prediction, Recipe
+from gduq._io import atomic_path
 from gduq.data import Splits, View
 from gduq.graphs import Graph
 from gduq.shifts.corruptions import shifted_copies
@@ -38,7 +39,6 @@ class Answers:
         seconds: Of training in all, as processor time of one thread.
         cost: The same in trainings of the plain network.
         model: Which was asked, if it is one of ours.
-        notes: What to keep beside the figures.
     """
 
     parts: Mapping[str, Prediction]
@@ -46,7 +46,6 @@ class Answers:
     seconds: float
     cost: float
     model: nn.Module | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def mapped(self, change: Callable[[Any], Prediction]) -> Answers:
         """The same with another reading of the hypotheses."""
@@ -77,12 +76,11 @@ class Work:
 
     @cached_property
     def splits(self) -> Splits:
-        return self.cell.splits(self.seed)
+        return gduq.data.load(self.cell.data, seed=self.seed, limit=self.cell.limit)
 
     @cached_property
     def views(self) -> dict[str, View]:
-        tests = {name: getattr(self.splits, name) for name in SPLITS}
-        return {**tests, **self.splits.severities}
+        return {**{name: getattr(self.splits, name) for name in SPLITS}, **self.splits.severities}
 
     @cached_property
     def copies(self) -> list[View]:
@@ -90,8 +88,7 @@ class Work:
 
     @property
     def like(self) -> Graph:
-        graph: Graph = self.splits.train.graphs[0]
-        return graph
+        return self.splits.train.graphs[0]
 
     @property
     def plain(self) -> nn.Module:
@@ -100,41 +97,31 @@ class Work:
 
     def network(self, number: int) -> nn.Module:
         """A trained network; several differ in their seed. Kept in memory and on disk."""
-        if number not in self._nets:
-            seed, name = 1000 * self.seed + number, f"network {number}"
-            net = self.cell.network(self.splits, seed)
-            path = self._path(number)
-            if path is not None and path.is_file():
-                kept = torch.load(path, weights_only=True)
-                net.load_state_dict(kept["weights"])
-                self.seconds[name] = kept["seconds"]
-            else:
-                with self.clock(name):
-                    self.train(net, seed)
-                self._save(path, {"weights": net.state_dict(), "seconds": self.seconds[name]})
-            self._nets[number] = net.eval()
-        return self._nets[number]
-
-    def _path(self, number: int) -> Path | None:
-        cell = re.sub(r"[^\w.-]+", "-", self.cell.name)
-        end = "-last" if self.last else ""
-        name = f"{cell}-{self.cell.settings}-{self.seed}-{number}{end}.pt"
-        return None if self.folder is None else self.folder / name
-
-    def _save(self, path: Path | None, content: Mapping[str, Any]) -> None:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(dict(content), path.with_suffix(".part"))
-            path.with_suffix(".part").replace(path)
+        if number in self._nets:
+            return self._nets[number]
+        seed, name = 1000 * self.seed + number, f"network {number}"
+        net = self.cell.network(self.splits, seed)
+        file = re.sub(r"[^\w.-]+", "-", f"{self.cell.name}-{self.cell.settings}-{seed}")
+        path = (self.folder or Path()) / f"{file}{'-last' * self.last}.pt"
+        if self.folder is not None and path.is_file():
+            kept = torch.load(path, weights_only=True)
+            net.load_state_dict(kept["weights"])
+            self.seconds[name] = kept["seconds"]
+        else:
+            with self.clock(name):
+                self.train(net, seed)
+            if self.folder is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_path(path) as part:
+                    torch.save({"weights": net.state_dict(), "seconds": self.seconds[name]}, part)
+        self._nets[number] = net.eval()
+        return net
 
     def train(self, model: nn.Module, seed: int | None = None, **changes: Any) -> None:
         """Train with the schedule of the cell; calibration comes later, for everybody alike."""
         cell = self.cell
         options: dict[str, Any] = {
-            "epochs": cell.epochs,
-            "lr": cell.lr,
-            "batch_size": cell.batch_size,
-            "weight_decay": cell.weight_decay,
+            **cell.schedule,
             "milestones": [round(share * cell.epochs) for share in cell.falls],
             "gamma": 0.3,
             "patience": None if self.last else cell.patience,
@@ -158,6 +145,12 @@ class Work:
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
+    def trained(self, networks: int) -> float:
+        """Seconds of the training of some networks."""
+        for number in range(networks):
+            self.network(number)
+        return sum(self.seconds[f"network {number}"] for number in range(networks))
+
 
 def answers_of(work: Work, method: str) -> Answers:
     """Train a method, and ask it."""
@@ -165,24 +158,14 @@ def answers_of(work: Work, method: str) -> Answers:
         from gduq_reproduction.chemprop import chemprop_answers
 
         return chemprop_answers(work, method)
-    networks = MEMBERS if method == "ensemble of 3" else 0 if method in SCRATCH else 1
-    seconds = _seconds(work, networks)
+    seconds = work.trained(MEMBERS if method == "ensemble of 3" else int(method not in SCRATCH))
     with work.clock(method):
         model = METHODS[method](work)
     seconds += work.seconds[method]
     features = method == "plain"
     parts = {n: gduq.predict(model, view, features=features) for n, view in work.views.items()}
     copies = [gduq.predict(model, v, features=features, novelty=False) for v in work.copies]
-    board = getattr(model, "leaderboard", None)
-    notes = {} if board is None else board.set_index("candidate")["weight"].round(3).to_dict()
-    return Answers(parts, tuple(copies), seconds, seconds / _seconds(work, 1), model, notes)
-
-
-def _seconds(work: Work, networks: int) -> float:
-    """Of the training of some networks."""
-    for number in range(networks):
-        work.network(number)
-    return sum(work.seconds[f"network {number}"] for number in range(networks))
+    return Answers(parts, tuple(copies), seconds, seconds / work.trained(1), model)
 
 
 # -- methods ---------------------------------------------------------------------------------------
@@ -195,19 +178,8 @@ def _ready(work: Work, model: nn.Module) -> nn.Module:
 
 
 def _choose(work: Work, budget: float) -> nn.Module:
-    cell = work.cell
-    return gduq.choose(
-        work.plain,
-        work.splits.train,
-        work.views["id_val"],
-        budget=budget,
-        epochs=cell.epochs,
-        lr=cell.lr,
-        batch_size=cell.batch_size,
-        weight_decay=cell.weight_decay,
-        seed=work.seed,
-        progress=False,
-    )
+    options = {**work.cell.schedule, "budget": budget, "seed": work.seed, "progress": False}
+    return gduq.choose(work.plain, work.splits.train, work.views["id_val"], **options)
 
 
 def _trained_on(work: Work) -> nn.Module:
@@ -227,11 +199,6 @@ def _paper(work: Work, number: int = 0, **recipe: Any) -> nn.Module:
     return model
 
 
-def _anchored_ensemble(work: Work) -> nn.Module:
-    members = [_paper(work, number, at="readout") for number in range(MEMBERS)]
-    return _ready(work, gduq.Ensemble(members))
-
-
 SCRATCH: dict[str, Callable[[Work], nn.Module]] = {
     "NFA": partial(_paper, at="input"),
     "L1": partial(_paper, at=1),
@@ -240,7 +207,9 @@ SCRATCH: dict[str, Callable[[Work], nn.Module]] = {
     "L1 gaussian": partial(_paper, at=1, anchors="gaussian"),
     "L2 gaussian": partial(_paper, at=2, anchors="gaussian"),
     "readout gaussian": partial(_paper, at="readout", anchors="gaussian"),
-    "anchored ensemble": _anchored_ensemble,
+    "anchored ensemble": lambda w: _ready(
+        w, gduq.Ensemble([_paper(w, number, at="readout") for number in range(MEMBERS)])
+    ),
 }
 METHODS: dict[str, Callable[[Work], nn.Module]] = {
     "plain": lambda w: _ready(w, gduq.Network(w.plain)),

@@ -5,32 +5,38 @@
     make results                              # python -m gduq_reproduction.pages
 
 reads ``results/comparison-*.csv`` and writes ``results/summary.json``, ``RESULTS.md``, the block in
-the README and ``docs/replication.md``, with their pictures. Words stand in ``results/notes.toml``.
+the README and ``docs/replication.md``, with a picture. Words stand in ``results/notes.toml``.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pandas as pd
+from matplotlib.figure import Figure
 
 from gduq_reproduction.bench import markdown
 from gduq_reproduction.harness import Store
 from gduq_reproduction.methods import LAST
-from gduq_reproduction.pictures import pictures
 from gduq_reproduction.scoring import HIGHER, POST_HOC
-from gduq_reproduction.summary import CLAIMS, MAIN, OURS, SHOWN, groups, packed, summary
+from gduq_reproduction.summary import (
+    CLAIMS,
+    MAIN,
+    NOTES,
+    OURS,
+    ROOT,
+    SHOWN,
+    groups,
+    packed,
+    summary,
+)  # fmt: skip
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+__all__ = ["headline", "pages", "tables"]
 
-__all__ = ["pages", "tables"]
-
-ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- results:begin -->\n", "<!-- results:end -->"
 NAMES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "ece_debiased": "ECE, debiased",
          "aurc": "AURC", "accuracy": "accuracy", "errors": "AUROC of disagreement for errors",
@@ -48,13 +54,12 @@ def tables(root: Path = ROOT / "results") -> list[pd.DataFrame]:
 
 def pages(found: Found) -> dict[str, str]:
     """Every text that is made from the figures, by name."""
-    notes = tomllib.loads((ROOT / "results/notes.toml").read_text(encoding="utf-8"))
     start, rest = (ROOT / "README.md").read_text(encoding="utf-8").split(BEGIN)
     return {
         "results/summary.json": packed(found),
-        "RESULTS.md": _results(found, notes["page"]),
+        "RESULTS.md": _results(found, NOTES["page"]),
         "README.md": start + BEGIN + _readme(found) + END + rest.split(END)[1],
-        "docs/replication.md": _replication(found, notes["replication"]),
+        "docs/replication.md": _replication(found, NOTES["replication"]),
     }
 
 
@@ -106,25 +111,25 @@ def _means(found: Found) -> str:
 
 def _comparisons(found: Found) -> str:
     """Who is better in how many cells, and both means."""
+    kinds = {"shifted": "covariate and size cells", "read": "cells that shift size or degree",
+             "nodes": "cells of nodes"}  # fmt: skip
     rows = []
     for name, count in found["comparisons"].items():
         claim = OURS[name]
         better = "higher" if claim.measure in HIGHER else "lower"
-        cells = {"shifted": "covariate and size cells", "read": "cells that shift size or degree",
-                 "nodes": "cells of nodes"}.get(claim.group, "cells")  # fmt: skip
-        sides = [_side(claim.ours), f"{better} {NAMES[claim.measure]} than {_side(claim.theirs)}"]
-        means = f"{count['ours']:.3f} : {count['theirs']:.3f}"
+        what = f"{better} {NAMES[claim.measure]} than {_side(claim.theirs)}"
+        won = f"{count['won']} of {count['of']} {kinds.get(claim.group, 'cells')}"
         worst = "" if count["worst"] is None else f", at worst {100 * count['worst']:+.1f} points"
-        rows.append([*sides, f"{count['won']} of {count['of']} {cells}", means + worst])
+        means = f"{count['ours']:.3f} : {count['theirs']:.3f}{worst}"
+        rows.append([_side(claim.ours), what, won, means])
     return markdown(["", "has a …", "in", "means"], rows)
 
 
 def _side(keys: str) -> str:
     if " or " in keys:
         return "the best of `choose(1.2)`'s energy, confidence and disagreement"
-    method, level = keys.split("|")
     names = {"novelty": "`p.novelty`", "gebm": "GEBM", "gnnsafe": "GNNSafe"}
-    return names.get(method) or MAIN[f"{method}|{level}"]
+    return names.get(keys.partition("|")[0]) or MAIN[keys]
 
 
 def _kinds(found: Found) -> str:
@@ -164,9 +169,12 @@ def _readme(found: Found) -> str:
 def _replication(found: Found, text: str) -> str:
     """The paper's claims, each with what was found."""
     names = [cell for cell, of in found["seeds"].items() if of["paper"]]
-    kinds = ("all", "nodes", "graphs", "sizes")
-    filled: Found = {kind: sum(kind in groups(c) for c in names) for kind in kinds}
+    filled: Found = {
+        kind: sum(kind in groups(cell) for cell in names)
+        for kind in ("all", "nodes", "graphs", "sizes")
+    }
     filled["seeds"] = _range([found["seeds"][cell]["paper"] for cell in names])
+    filled["near_chance"] = f"{found['about']['near_chance']} of {filled['graphs']}"
     for prefix in ("", "published_"):
         counts = {name: found[f"{prefix}claims"].get(name) for name in CLAIMS}
         filled |= {f"{prefix}{name}": _count(count) for name, count in counts.items()}
@@ -176,7 +184,7 @@ def _replication(found: Found, text: str) -> str:
         seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
         filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (set(seeds) != {1})
     filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
-    filled |= {"calibrated": _calibrated(found), "near_chance": _near_chance(found)}
+    filled["calibrated"] = _calibrated(found)
     return text.format(**filled).strip() + "\n"
 
 
@@ -202,22 +210,47 @@ def _calibrated(found: Found) -> str:
     return ", ".join(texts)
 
 
-def _near_chance(found: Found) -> str:
-    """Of how many cells of graphs the plain network is not five points better than a guess."""
-    graphs = {c: of["plain"] for c, of in found["paper"].items() if "graphs" in groups(c)}
-    guess = {c: 1 / 3 if c.startswith("motif") else 1 / 2 for c in graphs}
-    near = sum(of["accuracy|none"] < guess[c] + 0.05 for c, of in graphs.items())
-    return f"{near} of {len(graphs)}"
-
-
 def _count(count: Found | None) -> str:
     """In how many cells a network of the paper is better, and both means."""
     if count is None:
         return "not measured"
     means = f"{count['theirs']:.3f} → {count['ours']:.3f}"
-    worst = count.get("worst")
-    least = "" if worst is None else f"; at worst {100 * worst:+.1f} points"
-    return f"{count['won']} of {count['of']} cells ({means}{least})"
+    worst = "" if count["worst"] is None else f"; at worst {100 * count['worst']:+.1f} points"
+    return f"{count['won']} of {count['of']} cells ({means}{worst})"
+
+
+# -- the picture ---------------------------------------------------------------------------------
+
+
+def headline(found: Found) -> str:
+    """The loss of every cell by itself, relative to a temperature from copies: an SVG that is the
+    same every time."""
+    style: Any = {"font.size": 8, "axes.axisbelow": True, "legend.frameon": False,
+                  "svg.fonttype": "none", "svg.hashsalt": "gduq"}  # fmt: skip
+    file = io.StringIO()
+    with matplotlib.rc_context(style):
+        options: Any = {"metadata": {"Date": None}, "facecolor": "white"}
+        _drawn(found["cells"]).savefig(file, format="svg", **options)
+    return "\n".join(map(str.rstrip, file.getvalue().splitlines())) + "\n"
+
+
+def _drawn(cells: Found) -> Figure:
+    figure = Figure(figsize=(7.2, 1.0 + 0.14 * len(cells)), layout="constrained")
+    axes = figure.subplots()
+    ratios = pd.DataFrame(
+        {
+            name: {c: of[key]["nll"] / of["plain|copies"]["nll"] for c, of in cells.items()}
+            for key, name in (("ensemble of 3|copies", "ensemble of three"),
+                              ("choose 1.2|copies", "gduq.choose(budget=1.2)"))
+        }
+    ).sort_values("gduq.choose(budget=1.2)")  # fmt: skip
+    axes.axvline(1.0, color="grey", lw=1)
+    for name, colour in zip(ratios, ("grey", "#009e73"), strict=True):
+        axes.plot(ratios[name], range(len(ratios)), "o", color=colour, ms=4, label=name)
+    axes.set_yticks(range(len(ratios)), ratios.index)
+    axes.set_xlabel("loss (NLL) under shift, relative to a temperature from copies")
+    axes.legend()
+    return figure
 
 
 def main() -> None:
@@ -226,7 +259,7 @@ def main() -> None:
     if not len(small):
         sys.exit("No figures in results/: gduq bench comparison --scale small --root results")
     found = summary(small, paper)
-    for name, text in {**pages(found), **pictures(found)}.items():
+    for name, text in {**pages(found), "results/headline.svg": headline(found)}.items():
         (ROOT / name).write_text(text, encoding="utf-8")
 
 

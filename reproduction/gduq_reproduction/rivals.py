@@ -6,20 +6,17 @@ All are written from the papers' equations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch_geometric.utils import scatter
 
 from gduq import ClassPrediction, metrics
 
 __all__ = ["GEBM", "DensityAware", "diffused", "gnnsafe"]
-
-_GNNSAFE = 2  # steps of propagation, as published
-_GEBM = 10
 
 
 def diffused(values: Tensor, edge_index: Tensor, steps: int, keep: float = 0.5) -> Tensor:
@@ -32,13 +29,12 @@ def diffused(values: Tensor, edge_index: Tensor, steps: int, keep: float = 0.5) 
         keep: a.
     """
     source, sink = edge_index
-    flat = values.reshape(values.size(0), -1)
-    degree = torch.bincount(sink, minlength=flat.size(0)).to(flat).unsqueeze(1)
+    linked = torch.bincount(sink, minlength=len(values)) > 0
     for _ in range(steps):
-        total = torch.zeros_like(flat).index_add_(0, sink, flat[source])
-        mean = torch.where(degree > 0, total / degree.clamp_min(1), flat)
-        flat = keep * flat + (1 - keep) * mean
-    return flat.view_as(values)
+        mean = scatter(values[source], sink, dim_size=len(values), reduce="mean")
+        alone = linked.reshape(-1, *[1] * (values.dim() - 1))
+        values = keep * values + (1 - keep) * torch.where(alone, mean, values)
+    return values
 
 
 def gnnsafe(logits: Tensor, edge_index: Tensor) -> Tensor:
@@ -50,10 +46,9 @@ def gnnsafe(logits: Tensor, edge_index: Tensor) -> Tensor:
         >>> [round(energy, 1) for energy in gnnsafe(torch.cat([strange, usual]), edges).tolist()]
         [-4.8, -4.8]
     """
-    return diffused(-logits.logsumexp(dim=1), edge_index, _GNNSAFE)
+    return diffused(-logits.logsumexp(dim=1), edge_index, steps=2)
 
 
-@dataclass(frozen=True, eq=False)
 class GEBM:
     r"""GEBM (Fuchsgruber et al., NeurIPS 2024): energies at three scales of the graph.
 
@@ -66,37 +61,31 @@ class GEBM:
     node alone, the energy of evidence that was diffused over the graph, and energies that were
     diffused themselves are combined by a soft maximum.
 
-    Attributes:
-        centre: Of each class ``[C, d]``.
-        variance: ``[d]``.
-        scale: What distances are multiplied by.
+    Args:
+        logits: Of training rows ``[n, C]``.
+        features: ``[n, d]``.
+        y: Their classes ``[n]``.
     """
 
-    centre: Tensor
-    variance: Tensor
-    scale: float
-
-    @classmethod
-    def fit(cls, logits: Tensor, features: Tensor, y: Tensor) -> GEBM:
-        """Fit to training rows ``[n, C]``, ``[n, d]`` and their classes ``[n]``."""
-        overall = features.mean(dim=0)
+    def __init__(self, logits: Tensor, features: Tensor, y: Tensor) -> None:
         rows = [features[y == c] for c in range(logits.size(1))]
-        centre = torch.stack([part.mean(dim=0) if len(part) else overall for part in rows])
-        variance = (features - centre[y]).square().mean(dim=0)
-        model = cls(centre, variance + 1e-6 * (variance.mean() + 1e-12), 1.0)
-        return cls(centre, model.variance, _width(logits) / _width(model._distance(features)))
+        overall = features.mean(dim=0)
+        self.centre = torch.stack([part.mean(dim=0) if len(part) else overall for part in rows])
+        variance = (features - self.centre[y]).square().mean(dim=0)
+        self.variance = variance + 1e-6 * (variance.mean() + 1e-12)
+        self.scale = _width(logits) / _width(self._distance(features))
 
     def __call__(self, logits: Tensor, features: Tensor, edge_index: Tensor) -> Tensor:
         """The energy of all nodes of a graph ``[n]``."""
         evidence = logits - self.scale * self._distance(features)
         alone = -evidence.logsumexp(dim=1)
-        local = -diffused(evidence, edge_index, _GEBM).logsumexp(dim=1)
-        group = diffused(alone, edge_index, _GEBM)
+        local = -diffused(evidence, edge_index, steps=10).logsumexp(dim=1)
+        group = diffused(alone, edge_index, steps=10)
         return torch.stack([alone, local, group]).logsumexp(dim=0)
 
     def _distance(self, features: Tensor) -> Tensor:
-        scaled, centre = features / self.variance.sqrt(), self.centre / self.variance.sqrt()
-        return torch.cdist(scaled, centre).square()
+        std = self.variance.sqrt()
+        return torch.cdist(features / std, self.centre / std).square()
 
 
 def _width(values: Tensor) -> float:

@@ -7,7 +7,6 @@ test rows), ``estimation`` (the error of a predicted accuracy) and ``training`` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -17,15 +16,22 @@ import torch
 from torch import Tensor
 
 import gduq
-from gduq import ClassPrediction, InputError, Prediction, ValuePrediction, metrics, ood
+from gduq import (
+    ClassPrediction,
+    InputError,
+    Prediction,
+    ValuePrediction,
+    conformal,
+    metrics,
+    ood,
+)
 from gduq.calibration import METHODS as CALIBRATORS
-from gduq.calibration import Calibrator, DeviationScaling, TemperatureScaling
-from gduq.conformal import ConformalIntervals, SplitConformal
 from gduq.data import View
 from gduq_reproduction.methods import LAST, SCRATCH, Answers, Work, answers_of
 from gduq_reproduction.rivals import GEBM, DensityAware, gnnsafe
 
-__all__ = ["DETECTORS", "ESTIMATORS", "HIGHER", "LEVELS", "POST_HOC", "READINGS", "work_rows"]
+__all__ = ["DETECTORS", "ESTIMATORS", "HIGHER", "LEVELS", "MEASURES", "POST_HOC", "READINGS",
+           "work_rows"]  # fmt: skip
 
 LEVELS = ("none", "validation", "copies")  # what one number, a temperature, was fitted on
 # what the paper's tables of nodes calibrate with beside a temperature; the last two read the graph
@@ -38,26 +44,9 @@ READINGS: dict[str, Callable[[ClassPrediction], ClassPrediction]] = {
 }
 DETECTORS = ("msp", "energy", "epistemic", "entropy", "novelty")
 ESTIMATORS = ("threshold", "confidence_difference", "average_confidence", "disagreement")
-Measures = Mapping[str, Callable[[Any], float]]
-OF_CLASSES: Measures = {
-    "nll": metrics.nll,
-    "brier": metrics.brier,
-    "ece": lambda p: metrics.ece(p, strict=False),
-    "ece_debiased": lambda p: metrics.ece(p, debias=True, strict=False),
-    "ece100": lambda p: metrics.ece(p.mean_logits(), bins=100, strict=False),  # as the paper has it
-    "aurc": metrics.aurc,
-    "accuracy": metrics.accuracy,
-    "errors": lambda p: _errors(p, p.epistemic),
-}
-OF_VALUES: Measures = {
-    "rmse": metrics.rmse,
-    "nll": metrics.nll,
-    "crps": metrics.crps,
-    "miscalibration": metrics.miscalibration_area,
-    "coverage90": lambda p: metrics.coverage(p, 0.9),
-    "width90": lambda p: metrics.width(p, 0.9),
-    "spearman": metrics.spearman,
-}
+# of `gduq.evaluate`, as far as a kind of predictions has them
+MEASURES = ("nll", "brier", "ece", "ece_debiased", "aurc", "accuracy", "roc_auc", "rmse", "crps",
+            "miscalibration_area", "coverage_90", "width_90", "spearman")  # fmt: skip
 HIGHER = ("accuracy", "errors", "auroc", "auroc_val", "msp", "spearman", "roc_auc")  # is better
 
 Row = dict[str, Any]
@@ -69,10 +58,8 @@ def work_rows(work: Work, job: str, calibrations: Sequence[str] = LEVELS) -> Ite
         yield from _novelty(work)
         return
     method = job.removesuffix(LAST)
-    end = job[len(method) :]
-    found = answers_of(work, method)
-    for row in _rows(work, method, found, calibrations):
-        yield {**row, "method": row["method"] + end}
+    for row in _rows(work, method, answers_of(work, method), calibrations):
+        yield {**row, "method": row["method"] + job[len(method) :]}
 
 
 def _rows(work: Work, method: str, found: Answers, calibrations: Sequence[str]) -> Iterator[Row]:
@@ -81,17 +68,22 @@ def _rows(work: Work, method: str, found: Answers, calibrations: Sequence[str]) 
         yield from _calibrated(work, f"{method}, tempered", found, ("copies",))
     else:
         yield from _calibrated(work, method, found, calibrations)
-    notes = json.dumps(dict(found.notes)) if found.notes else None
-    row: Row = {"method": method, "split": "training", "cost": found.cost, "weights": notes}
-    yield {**row, "seconds": found.seconds}
+    cost = {"cost": found.cost, "seconds": found.seconds}
+    yield {"method": method, "split": "training", **cost}
     if isinstance(found.parts["id_test"], ValuePrediction):
         return
     yield from _detection(method, found)
-    yield from _estimation(method, found)
+    val: Any = found.parts["id_val"]
+    far = found.parts["ood_test"]
+    for name in ESTIMATORS:
+        with suppress(InputError):  # one hypothesis does not disagree
+            error = abs(ood.predict_accuracy(val, far, name) - metrics.accuracy(far))
+            row: Row = {"method": method, "calibration": name, "split": "estimation"}
+            yield {**row, "gep_error": error}
     if method == "plain":
-        yield from _measured("T = 2", "none", found.mapped(_halved).parts)
+        halved = found.mapped(lambda p: ClassPrediction(p.samples / 2, p.target, weights=p.weights))
+        yield from _measured("T = 2", "none", halved.parts)
         train = gduq.predict(work.plain, work.splits.train, features=True, novelty=False)
-        val: Any = found.parts["id_val"]
         for level, copies in (("validation", ()), ("copies", found.copies)):
             density = DensityAware(train).fit(val, copies)
             yield from _measured("density", level, found.mapped(density).parts)
@@ -103,20 +95,31 @@ def _rows(work: Work, method: str, found: Answers, calibrations: Sequence[str]) 
 
 def _measured(method: str, calibration: str, parts: Mapping[str, Prediction]) -> Iterator[Row]:
     for split, p in parts.items():
-        if split == "id_val":
-            continue
-        measures = OF_VALUES if isinstance(p, ValuePrediction) else OF_CLASSES
-        numbers = {name: measure(p) for name, measure in measures.items()}
-        if isinstance(p, ClassPrediction) and p.num_classes == 2:
-            numbers["roc_auc"] = metrics.roc_auc(p)
-        numbers["conformal90"] = _conformal(parts["id_val"], p)
-        yield {"method": method, "calibration": calibration, "split": split, **numbers}
+        if split != "id_val":
+            key = {"method": method, "calibration": calibration, "split": split}
+            sets = conformal.make(p, alpha=0.1, shift_level=0).fit(parts["id_val"])(p)
+            yield {**key, **_numbers(p), "conformal90": float(sets.coverage)}
+
+
+def _numbers(p: Prediction) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, measure in metrics.measures(
+        p.kind, 15, [m for m in MEASURES if m in p.metrics]
+    ).items():
+        with suppress(InputError):  # ROC-AUC of one class
+            found[name] = measure(p)
+    if isinstance(p, ClassPrediction):
+        found["errors"] = _errors(p, p.epistemic)
+        found["ece100"] = metrics.ece(p.mean_logits(), bins=100, strict=False)  # the paper's
+    return found
 
 
 def _calibrated(
     work: Work, method: str, found: Answers, calibrations: Sequence[str]
 ) -> Iterator[Row]:
     for name in calibrations:
+        if name == "copies" and not found.copies:
+            continue  # of Chemprop: it reads tables
         with suppress(InputError):  # classes without validation rows, a calibrator of nodes
             yield from _measured(method, name, _under(work, name, found))
 
@@ -126,14 +129,12 @@ def _under(work: Work, name: str, found: Answers) -> Mapping[str, Prediction]:
     val = found.parts["id_val"]
     if name == "none":
         return found.parts
-    if name in LEVELS:
-        kind = DeviationScaling if isinstance(val, ValuePrediction) else TemperatureScaling
-        cal: Calibrator = kind().fit(val, corrupted=found.copies if name == "copies" else ())
-        return {split: cal(p) for split, p in found.parts.items()}
-    chosen: Any = CALIBRATORS[name]
-    keep = {"missing": "keep"} if "missing" in {f.name for f in fields(chosen)} else {}
+    level = name in LEVELS
+    chosen: Any = CALIBRATORS[val.calibrator if level else name]
     if not chosen.needs_graph:
-        cal = chosen(**keep).fit(val)
+        keep = {"missing": "keep"} if "missing" in {f.name for f in fields(chosen)} else {}
+        copies = {"corrupted": found.copies} if name == "copies" else {}
+        cal = chosen().fit(val, **copies) if level else chosen(**keep).fit(val)
         return {split: cal(p) for split, p in found.parts.items()}
     if work.cell.task != "node" or found.model is None:
         raise InputError(f"a node task for {name!r}", work.cell.data)
@@ -143,16 +144,6 @@ def _under(work: Work, name: str, found: Answers) -> Mapping[str, Prediction]:
     cal = chosen(graph, **options).fit(everything, rows=work.views["id_val"].rows)
     mapped = cal(everything)
     return {split: mapped[work.views[split].rows] for split in found.parts}
-
-
-def _halved(p: ClassPrediction) -> ClassPrediction:
-    return ClassPrediction(p.samples / 2, p.target, weights=p.weights)
-
-
-def _conformal(val: Prediction, test: Prediction) -> float:
-    """Share of test rows in sets or intervals that validation rows make for 90 %."""
-    kind: Any = ConformalIntervals if isinstance(val, ValuePrediction) else SplitConformal
-    return float(kind(0.1, shift_level=0).fit(val)(test).coverage)
 
 
 def _errors(p: Prediction, score: Tensor) -> float:
@@ -173,16 +164,6 @@ def _detection(method: str, found: Answers) -> Iterator[Row]:
         row: Row = {"method": method, "calibration": score, "split": "detection"}
         row |= {"auroc": ood.auroc(near, far, score), "auroc_val": ood.auroc(val, far, score)}
         yield {**row, "errors": _errors(far, ood.score(far, score))}
-
-
-def _estimation(method: str, found: Answers) -> Iterator[Row]:
-    """Errors of the OOD accuracies that every estimator predicts, as far as it can."""
-    val, far = found.parts["id_val"], found.parts["ood_test"]
-    for name in ESTIMATORS:
-        with suppress(InputError):  # one hypothesis does not disagree
-            error = abs(ood.predict_accuracy(val, far, name) - metrics.accuracy(far))
-            row: Row = {"method": method, "calibration": name, "split": "estimation"}
-            yield {**row, "gep_error": error}
 
 
 def _novelty(work: Work) -> Iterator[Row]:
@@ -210,9 +191,8 @@ def _energies(work: Work) -> dict[str, Tensor]:
         gduq.predict(model, View(g, every), features=True, novelty=False) for g in (graph, alone)
     )
     train = work.splits.train.rows
-    fitted = GEBM.fit(linked.logits[train], linked.features[train], graph.y[train])
+    fitted = GEBM(linked.logits[train], linked.features[train], graph.y[train])
     return {
         "gnnsafe": gnnsafe(linked.logits, graph.edge_index),
         "gebm": fitted(single.logits, single.features, graph.edge_index),
-        "gebm, with edges": fitted(linked.logits, linked.features, graph.edge_index),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,6 @@ __all__ = ["TABLES", "Table"]
 ALL = (*LEVELS, *POST_HOC)
 _SEEDS: dict[Scale, int] = {"smoke": 1, "small": 3, "paper": 10}
 _SUPERPIXELS = "Superpixels are ours (SLIC), not the released graphs."
-
-
-def _everywhere(*methods: str) -> Callable[[Cell, Scale], Sequence[str]]:
-    return lambda cell, scale: methods
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,8 @@ class Table:
         calibrations: Of every method; tables of one store have the same.
         store: Tables with the same one share their figures.
         rows: Makes the figures of a job.
+        score: The detector or estimator that the printed figures are of.
         note: What to know when reading it.
-        draw: Draws a picture, given a cell and a file.
     """
 
     title: str
@@ -59,8 +55,8 @@ class Table:
     calibrations: tuple[str, ...] = ALL
     store: str = "paper"
     rows: Rows = work_rows
+    score: str = ""
     note: str = ""
-    draw: Callable[[Sequence[Cell], Path], None] | None = field(default=None, repr=False)
 
     def jobs(
         self, scale: Scale, seeds: int | None, root: Path, chemprop: Path | None = None
@@ -68,36 +64,27 @@ class Table:
         """All jobs: every cell and method with one seed, then with the next."""
         options = (self.calibrations,) if self.rows is work_rows else ()
         return [
-            Job(cell, seed, name, self.rows, options, root, chemprop)
+            Job(cell, seed, name + end, self.rows, options, root, chemprop)
             for seed in range(seeds or min(self.seeds, _SEEDS[scale]))
             for cell in self.cells(scale)
             if seeds is not None or seed < (cell.seeds or seed + 1)
-            for name in self._names(cell, scale)
+            for end in (("", LAST) if self.last else ("",))
+            for name in self.methods(cell, scale)
         ]
-
-    def _names(self, cell: Cell, scale: Scale) -> list[str]:
-        names = list(self.methods(cell, scale))
-        return names + [name + LAST for name in names] if self.last else names
 
 
 def _paper(
-    title: str, cells: list[Cell], methods: Sequence[str], *labels: str, **more: Any
+    title: str, cells: list[Cell], methods: Sequence[str], /, *labels: str, **more: Any
 ) -> Table:
     """A table of trained networks."""
-    options = {"labels": labels, **more}
-    return Table(title, lambda s: known.scaled(cells, s), _everywhere(*methods), **options)
+    options = {"labels": labels, "cells": lambda s: known.scaled(cells, s), **more}
+    return Table(title, methods=lambda cell, scale: methods, **options)
 
 
-def _other(title: str, cells: list[Cell], rows: Rows, *labels: str, **more: Any) -> Table:
+def _other(title: str, cells: list[Cell], rows: Rows, /, *labels: str, **more: Any) -> Table:
     """A table of numbers that are not from training."""
-    options = {"labels": labels, "last": False, "splits": ("",), "store": "numbers", **more}
-    jobs = options.pop("jobs", ("numbers",))
-    scaled = options.pop("scaled", lambda s: known.scaled(cells, s))
-    return Table(title, scaled, _everywhere(*jobs), rows=rows, **options)
-
-
-def _grids(scale: Scale) -> list[Cell]:
-    return [Cell("grid", hidden={"smoke": 16, "small": 64, "paper": 256}[scale])]
+    options = {"rows": rows, "last": False, "splits": ("",), "store": "numbers", **more}
+    return _paper(title, cells, ["numbers"], *labels, **options)
 
 
 _COUNTED = [known.CMNIST[0], known.MOTIF_BASIS[0], known.SST2[0], known.CORA[0], known.WEBKB[0],
@@ -138,13 +125,14 @@ TABLES: dict[str, Table] = {
     "ood-detection": _paper(
         "Detecting shifted graphs by maximum softmax probability", _ON_GRAPHS, _FROZEN,
         "table:good-ood-detection", printed=("ood_detection",),
-        measures=("auroc_val", "auroc"), splits=("detection",),
+        measures=("auroc_val", "auroc"), splits=("detection",), score="msp",
         note="auroc_val has id_val as negatives, as in the paper; auroc has id_test. The paper's "
         "figures for SST2 have the wrong sign.",
     ),
     "error-prediction": _paper(
         "Predicting the accuracy under shift by a threshold on confidence", _ON_GRAPHS, _FROZEN,
         "table:good-gengap", printed=("gengap",), measures=("gep_error",), splits=("estimation",),
+        score=ESTIMATORS[0],
     ),
     "rotation": _paper(
         "Rotated superpixel digits", known.ROTATION,
@@ -179,7 +167,7 @@ TABLES: dict[str, Table] = {
     "parameters": _other(
         "Parameters of every model", [],
         other.parameter_rows, "tab:num_param_per_model", printed=("parameters",), seeds=1,
-        measures=("parameters",), scaled=lambda scale: _COUNTED,
+        measures=("parameters",), cells=lambda scale: _COUNTED,
         note="Exact, at every scale. The paper's layerwise counts of CMNIST and SST2 are those of "
         "networks without a virtual node.",
     ),
@@ -190,13 +178,7 @@ TABLES: dict[str, Table] = {
         splits=("train",),
         measures=tuple(f"{s}_{m}" for m in ("mu", "std") for s in ("min", "max", "mean", "std")),
         note="Node tasks: over training nodes. Graph tasks: over means of training graphs, as the "
-        "paper's figures say.", draw=other.draw_gaussians,
-    ),
-    "ntk-spectrum": _other(
-        "Fourier spectrum of the empirical NTK under constant shifts", [], other.ntk_rows,
-        "app:gntk", "fig:gntk", scaled=_grids, jobs=other.SHIFTED,
-        measures=("low_share", "distance"), draw=other.draw_spectra,
-        note="A GIN of four layers on grid graphs; the paper shows a figure without numbers.",
+        "paper's figures say.",
     ),
     "comparison": Table(
         "All methods under shift, on the same networks, calibrated alike",
@@ -207,29 +189,24 @@ TABLES: dict[str, Table] = {
     "molecules": Table(
         "Molecules: values and classes under scaffold and size shift, beside Chemprop",
         known.molecule_cells, lambda cell, scale: _on_molecules(cell, scale),
-        ("rmse", "nll", "crps", "miscalibration", "coverage90", "conformal90", "roc_auc", "ece",
-         "seconds"),
+        ("rmse", "nll", "crps", "miscalibration_area", "coverage_90", "conformal90",
+         "roc_auc", "ece", "seconds"),
         ("ood_test", "id_test", "training"), last=False, seeds=5, calibrations=LEVELS,
         store="molecules",
     ),
 }  # fmt: skip
 
-_OURS = ("plain", "mc dropout", "head ensemble", "head ensemble, masked", "laplace", "neighbours",
+_OURS = ("mc dropout", "head ensemble", "head ensemble, masked", "laplace", "neighbours",
          "anchored head", "choose 1.2", "choose 1.5", "choose 2.5", "novelty")  # fmt: skip
 
 
 def _compared(cell: Cell, scale: Scale) -> list[str]:
     """Our methods at small scale, the paper's at all; controls first."""
     anchored = ["NFA", "L1", "L2"] if cell.task == "node" else ["L1", "L2", "readout"]
-    names = [
-        *([*_OURS] if scale != "paper" else ["plain"]),
-        "ensemble of 3",
-        *anchored,
-        "pretrained",
-    ]
-    if scale == "paper" and cell.task == "node":
-        names += [f"{name}{LAST}" for name in ("plain", *anchored)]
-    return names
+    ours = _OURS if scale != "paper" else ()
+    last = ["plain", *anchored] if scale == "paper" and cell.task == "node" else []
+    names = ["plain", *ours, "ensemble of 3", *anchored, "pretrained"]
+    return names + [f"{name}{LAST}" for name in last]
 
 
 def _on_molecules(cell: Cell, scale: Scale) -> list[str]:
@@ -238,6 +215,3 @@ def _on_molecules(cell: Cell, scale: Scale) -> list[str]:
     values = not any(name in cell.data for name in ("bbbp", "bace"))
     theirs = [name for name in CHEMPROP if values or name != "chemprop mve"]
     return ours if scale == "smoke" else [*ours, *theirs]
-
-
-SCORES = {"ood-detection": "msp", "error-prediction": ESTIMATORS[0]}  # that the paper's are of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -14,15 +13,14 @@ import pytest
 import torch
 
 import gduq
-from gduq.cli.base import app
 from gduq.data import catalog
 from gduq.errors import InputError
 from gduq_reproduction import printed
-from gduq_reproduction.bench import bench
+from gduq_reproduction.bench import BenchResult, bench
 from gduq_reproduction.cells import CBAS, comparison_cells
 from gduq_reproduction.harness import Job, Store, long, run_jobs
 from gduq_reproduction.methods import LAST, Work
-from gduq_reproduction.scoring import LEVELS, OF_CLASSES, POST_HOC, work_rows
+from gduq_reproduction.scoring import LEVELS, POST_HOC, work_rows
 from gduq_reproduction.tables import TABLES
 from tests.cli.cases import refused, run
 
@@ -42,17 +40,14 @@ def work(tmp_path_factory):
 def figures(work):
     methods = ("plain", "anchored head", "choose 1.2", "NFA", "novelty")
     rows = [row for m in methods for row in work_rows(work, m, (*LEVELS, *POST_HOC))]
-    rows += list(work_rows(replace_last(work), f"plain{LAST}"))
-    return pd.DataFrame(rows)
-
-
-def replace_last(work):
-    return Work(work.cell, work.seed, last=True)
+    last = Work(work.cell, work.seed, last=True)
+    return pd.DataFrame([*rows, *work_rows(last, f"plain{LAST}")])
 
 
 def test_every_method_has_every_calibration_and_measure(figures):
     tests = figures[figures["split"].isin(("id_test", "ood_test"))]
-    assert tests[list(OF_CLASSES)].notna().all(axis=None)
+    shown = ["nll", "brier", "ece", "ece_debiased", "ece100", "aurc", "accuracy", "errors"]
+    assert tests[shown].notna().all(axis=None)
     levels = tests.groupby(["method", "split"])["calibration"].apply(set)
     for method in ("plain", "anchored head", "NFA"):
         assert levels[method, "ood_test"] == {*LEVELS, *POST_HOC}
@@ -106,11 +101,11 @@ def jobs(*names, **options):
 
 def test_what_is_done_is_not_repeated(tmp_path):
     store = Store(tmp_path / "a.csv")
-    first, failures = run_jobs(jobs("x", "y", options=(("y",),)), store, 0, progress=False)
+    first, failures = run_jobs(jobs("x", "y", options=(("y",),)), store, workers=0, progress=False)
     assert sorted(first["method"]) == ["x", "x"]
     assert len(failures) == 2
     assert "no power" in next(iter(failures.values()))
-    second, failures = run_jobs(jobs("x", "y", options=(("x",),)), store, 0, progress=False)
+    second, failures = run_jobs(jobs("x", "y", options=(("x",),)), store, workers=0, progress=False)
     assert not failures  # x, which would fail now, is not done again
     assert len(second) == 4
     assert not list(store.folder.glob("*"))  # joined
@@ -126,7 +121,7 @@ def test_figures_of_other_settings_are_made_again(tmp_path):
         job = Job(cell, 0, "x", made_up)
         done = job.key in store.done()
         assert done == (cell.seeds == 2)
-        run_jobs([job], store, 0, progress=False)
+        run_jobs([job], store, workers=0, progress=False)
     assert len(store.read()) == 1  # the newest
 
 
@@ -144,7 +139,7 @@ def slow(work, job):
         time.sleep(600)
     yield from made_up(work, job)
 
-run_jobs([Job(TINY, 0, n, slow) for n in "ab"], Store(Path({str(tmp_path / "t.csv")!r})), 0)
+run_jobs([Job(TINY, 0, n, slow) for n in "ab"], Store(Path({str(tmp_path / "t.csv")!r})), workers=0)
 """
     root = Path(__file__).parents[2]
     with subprocess.Popen(
@@ -157,7 +152,9 @@ run_jobs([Job(TINY, 0, n, slow) for n in "ab"], Store(Path({str(tmp_path / "t.cs
             time.sleep(0.2)
         call.kill()
     assert [key[2] for key in store.done()] == ["a"]
-    found, failures = run_jobs([Job(TINY, 0, n, made_up) for n in "ab"], store, 0, progress=False)
+    found, failures = run_jobs(
+        [Job(TINY, 0, n, made_up) for n in "ab"], store, workers=0, progress=False
+    )
     assert not failures
     assert sorted(found["method"]) == ["a", "b"]
 
@@ -168,7 +165,7 @@ def test_every_table_names_known_cells_and_methods():
             made = table.jobs(scale, None, Path())
             assert made, name
             assert len({job.key for job in made}) == len(made)
-            for job in made if name != "ntk-spectrum" else ():
+            for job in made:
                 catalog.find(job.cell.data)
     assert len(comparison_cells("small")) == 31
     assert len(comparison_cells("paper")) == 13
@@ -190,8 +187,6 @@ def test_a_table_of_the_paper_stands_beside_its_figures(tmp_path):
         for seed in (0, 1, 2)
         for m, e in (("plain", 0.5), ("NFA", 0.2), (f"plain{LAST}", 0.6), (f"NFA{LAST}", 0.4))
     ]
-    from gduq_reproduction.bench import BenchResult
-
     result = BenchResult("node-shift", "paper", long(pd.DataFrame(rows)), {"x": "Error: y"})
     wide = result.blocks()["ece100, ood_test"]
     assert list(wide.columns) == [
@@ -203,7 +198,7 @@ def test_a_table_of_the_paper_stands_beside_its_figures(tmp_path):
     assert line["NFA", "paper"].startswith("0.")
     page = result.to_markdown()
     assert "- x: `Error: y`" in page
-    for ending in ("md", "tex", "csv", "json"):
+    for ending in ("md", "csv"):
         result.write(tmp_path / f"t.{ending}")
         assert (tmp_path / f"t.{ending}").stat().st_size > 200
 
@@ -225,12 +220,6 @@ def test_printed_figures_are_sound(name):
 
 SAMPLE = [
     # table's label, a line of the seed text, what the data file has for it
-    ("good_shifts_node", r"&&\ding{53}&$0.607$\small$\pm0.003$&$0.628$",
-     {"dataset": "cora/word", "shift": "concept", "variant": "nfa", "calibrator": "none",
-      "metric": "accuracy"}, 0.628),
-    ("good_shifts_node", r"$0.284$\small$\pm0.009$&$0.111$\small$\pm0.013$",
-     {"dataset": "cora/word", "shift": "concept", "variant": "nfa", "calibrator": "none",
-      "metric": "ece"}, 0.111),
     ("good_shifts_big", r"$\mathbf{0.047}$\small$\pm0.003$",
      {"dataset": "motif-lpe/basis", "shift": "concept", "variant": "ensemble-readout",
       "calibrator": "none", "metric": "ece"}, 0.047),
@@ -242,23 +231,12 @@ SAMPLE = [
       "metric": "gep_error"}, 0.03),
     ("rotation_ece", r"$0.217 $ \small$\pm 0.012$",
      {"model": "gps+lpe", "variant": "pretrained", "split": "rotation=40"}, 0.217),
-    ("feature_noise", r"$0.71$\small$\pm0.178$",
-     {"model": "gated_gcn", "variant": "vanilla", "split": "noise=0.4", "metric": "ece"}, 0.71),
     ("runtimes", r"& 181.5 ",
      {"dataset": "cmnist/color", "variant": "L1", "metric": "predict_seconds"}, 181.5),
     ("parameters", r"2360110",
      {"dataset": "cmnist", "variant": "L4"}, 2360110),
     ("gaussians", r"GOODSST2     & length     & covariate & -4.902",
      {"dataset": "sst2/length", "shift": "covariate", "metric": "min_mu"}, -4.902),
-    ("node_gen_rand", r"$0.58$\small$\pm 0.046$",
-     {"dataset": "cbas/color", "shift": "concept", "variant": "batch2",
-      "calibrator": "dirichlet", "metric": "accuracy"}, 0.58),
-    ("good_shifts_rand", r"\textbf{0.33} $\small$\pm 0.022$",
-     {"dataset": "webkb/university", "shift": "concept", "variant": "random2",
-      "calibrator": "ensemble_temperature", "metric": "ece"}, 0.33),
-    ("batch_vs_random", r"$0.429\pm0.0054$",
-     {"dataset": "sst2/length", "shift": "covariate", "variant": "readout-random",
-      "calibrator": "vector", "split": "ood_test", "metric": "ece"}, 0.429),
 ]  # fmt: skip
 
 
@@ -291,21 +269,16 @@ def test_parameter_counts_are_exact(tmp_path):
 
 
 def test_a_table_by_the_command(tmp_path):
-    root, out = tmp_path / "bench", tmp_path / "t.json"
+    root, out = tmp_path / "bench", tmp_path / "t.csv"
     assert "2001310" in run("bench", "parameters", "--root", root, "--workers", 0, "-o", out).stdout
-    assert len(json.loads(out.read_text())) >= 23
-    refused("bench", "parameters", "--root", root, "-o", out, says="--force")
+    assert len(pd.read_csv(out)) >= 23
+    refused("bench", "parameters", "--root", root, "-o", out)
 
 
 def test_mistakes_are_one_sentence(tmp_path):
-    refused("bench", "size-shft", says="Did you mean 'size-shift'")
-    refused("bench", "size-shift", "--scale", "huge", says="smoke, small, paper")
-    refused("bench", "size-shift", "-o", tmp_path / "t.pdf", says=".tex")
-
-
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(app, "registered_commands", [])
-    assert "./reproduction" in refused("bench", "size-shift")
+    refused("bench", "size-shft")
+    refused("bench", "size-shift", "--scale", "huge")
+    refused("bench", "size-shift", "-o", tmp_path / "t.pdf")
 
 
 def test_datasets_of_the_package_are_named_where_it_is_missing(monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gduq.data.catalog import SHIFTS, Family
 
@@ -17,82 +17,69 @@ if TYPE_CHECKING:
 
 __all__ = ["FAMILIES"]
 
-_GRAPH2GAUSS = "npz file of graph2gauss (PyG CitationFull)"
-_SHCHUR = "npz file of gnn-benchmark (PyG Coauthor)"
-_GEOM_GCN = "text files of Geom-GCN (PyG WebKB)"
-_MNIST = "MNIST images, superpixels by scikit-image ([images])"
-_SENTENCES = "SST-2 sentences, spaCy ([text])"
-_TABLE = "table of MoleculeNet, read by RDKit ([molecules])"
-_TU = "TU collection (PyG TUDataset)"
+_SOURCES = {  # the loader, which parts of the name it takes, and what it reads
+    "webkb": ("webkb:load_webkb", (2,), "text files of Geom-GCN (PyG WebKB)"),
+    "citation": ("citation:load_citation", (0, 1, 2), "npz file (PyG CitationFull, Coauthor)"),
+    "cmnist": ("images:load_cmnist", (2,), "MNIST images, superpixels by scikit-image ([images])"),
+    "rotmnist": ("images:load_rotmnist", (1,), "MNIST images, superpixels ([images])"),
+    "sst2": ("text:load_sst2", (2,), "SST-2 sentences, spaCy ([text])"),
+    "molecules": ("molecules:load_molecules", (1, 2), "table of MoleculeNet, read by RDKit"),
+    "tu": ("tu:load_tu", (1,), "TU collection (PyG TUDataset)"),
+}
 
 
-def _load_from(
-    where: str,
-    parts: tuple[int, ...],
-    own_limit: bool,
-    name: list[str],
-    root: str | Path | None,
-    seed: int,
+def _load(
+    where: str, parts: tuple[int, ...], name: list[str], root: str | Path | None, seed: int,
     limit: int | None,
-) -> Splits:
-    """Call the loader ``"module:function"`` of this package with some parts of a dataset's name,
-    and with ``own_limit`` also with the limit."""
+) -> Splits:  # fmt: skip
+    """Call a loader with some parts of a dataset's name; images and text make ``limit`` graphs
+    only, of others rows are left out later."""
     module, _, function = where.partition(":")
     loader = getattr(import_module(f"gduq_reproduction.datasets.{module}"), function)
-    more = (limit,) if own_limit else ()
+    more = (limit,) if module in ("images", "text") else ()
     return loader(*(name[i] for i in parts), root, seed, *more)  # type: ignore[no-any-return]
 
 
-def _load(where: str, parts: tuple[int, ...], own_limit: bool = False) -> Any:
-    return partial(_load_from, where, parts, own_limit)
-
-
-_webkb = _load("webkb:load_webkb", (2,))
-_citation = _load("citation:load_citation", (0, 1, 2))
-_cmnist = _load("images:load_cmnist", (2,), own_limit=True)
-_rotmnist = _load("images:load_rotmnist", (1,), own_limit=True)
-_sst2 = _load("text:load_sst2", (2,), own_limit=True)
-_molecules = _load("molecules:load_molecules", (1, 2))
-_tu = _load("tu:load_tu", (1,))
-
-
-def _graphs(
-    rows: int | str, classes: int, domain: str, source: str, load: Any, *shifts: str
+def _family(
+    kind: str,
+    rows: int | str,
+    classes: int,
+    domain: str,
+    shifts: tuple[str, ...] = SHIFTS,
+    task: str = "graph",
 ) -> Family:
-    return Family("graph", f"{rows} graphs", classes, domain, source, load, shifts or SHIFTS)
-
-
-def _nodes(rows: int, classes: int, domain: str, source: str, load: Any) -> Family:
-    return Family("node", f"{rows} nodes", classes, domain, source, load)
+    where, parts, source = _SOURCES[kind]
+    load = partial(_load, where, parts)
+    return Family(task, f"{rows} {task}s", classes, domain, source, load, shifts)
 
 
 FAMILIES: dict[str, Family] = {
-    "webkb/university": _nodes(617, 5, "university", _GEOM_GCN, _webkb),
-}
-for _name, _rows, _classes, _source in (
-    ("cora", 19793, 70, _GRAPH2GAUSS),
-    ("cora-ml", 2995, 7, _GRAPH2GAUSS),
-    ("citeseer", 4230, 6, _GRAPH2GAUSS),
-    ("dblp", 17716, 4, _GRAPH2GAUSS),
-    ("pubmed", 19717, 3, _GRAPH2GAUSS),
-    ("coauthor-cs", 18333, 15, _SHCHUR),
-    ("coauthor-physics", 34493, 5, _SHCHUR),
-):
-    FAMILIES[f"{_name}/word"] = _nodes(_rows, _classes, "word count", _source, _citation)
-    FAMILIES[f"{_name}/degree"] = _nodes(_rows, _classes, "degree", _source, _citation)
-FAMILIES |= {
-    "cmnist/color": _graphs(70000, 10, "colour", _MNIST, _cmnist),
-    "rotmnist": _graphs(70000, 10, "angle or noise", _MNIST, _rotmnist, "rotation", "noise"),
-    "sst2/length": _graphs(70042, 2, "sentence length", _SENTENCES, _sst2),
-}
-for _name, _rows, _classes in (
-    ("esol", 1128, 0), ("freesolv", 642, 0), ("lipo", 4200, 0), ("bbbp", 2039, 2), ("bace", 1513, 2)
-):  # fmt: skip
-    FAMILIES[f"molecules/{_name}"] = _graphs(
-        _rows, _classes, "scaffold or size", _TABLE, _molecules, "scaffold", "size"
-    )
-_TU_ROWS: dict[str, int | str] = {
-    "NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD": 1178, "MUTAG": 188, "*": "any number of"
+    "webkb/university": _family("webkb", 617, 5, "university", task="node"),
+    **{
+        f"{name}/{short}": _family("citation", rows, classes, domain, task="node")
+        for name, rows, classes in (
+            ("cora", 19793, 70), ("cora-ml", 2995, 7), ("citeseer", 4230, 6), ("dblp", 17716, 4),
+            ("pubmed", 19717, 3), ("coauthor-cs", 18333, 15), ("coauthor-physics", 34493, 5),
+        )
+        for short, domain in (("word", "word count"), ("degree", "degree"))
+    },
+    "cmnist/color": _family("cmnist", 70000, 10, "colour"),
+    "rotmnist": _family("rotmnist", 70000, 10, "angle or noise", ("rotation", "noise")),
+    "sst2/length": _family("sst2", 70042, 2, "sentence length"),
+    **{
+        f"molecules/{name}": _family(
+            "molecules", rows, classes, "scaffold or size", ("scaffold", "size")
+        )
+        for name, rows, classes in (
+            ("esol", 1128, 0), ("freesolv", 642, 0), ("lipo", 4200, 0), ("bbbp", 2039, 2),
+            ("bace", 1513, 2),
+        )
+    },
+    **{
+        f"tu/{name}": _family("tu", rows, 2, "graph size", ("size",))
+        for name, rows in (
+            ("NCI1", 4110), ("NCI109", 4127), ("PROTEINS", 1113), ("DD", 1178), ("MUTAG", 188),
+            ("*", "any number of"),
+        )
+    },
 }  # fmt: skip
-for _name, _number in _TU_ROWS.items():
-    FAMILIES[f"tu/{_name}"] = _graphs(_number, 2, "graph size", _TU, _tu, "size")

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq import shifts
 from gduq._checks import one_of
 from gduq.data import Splits
-from gduq_reproduction.datasets.raw import cached, damaged, digest, raw_file
+from gduq_reproduction.datasets.raw import damaged, raw_file
 
 __all__ = ["SOURCES", "load_citation", "read_citation"]
 
@@ -40,9 +40,7 @@ SOURCES = {  # the file, as PyG lays it out, and the nodes and features it must 
     "coauthor-physics": ("Coauthor/Physics/raw/ms_academic_phy.npz", 34493, 8415),
 }
 # half of CiteSeer's nodes have one neighbour: the usual cuts would leave no test split
-_COVARIATE: dict[tuple[str, str], dict[str, Any]] = {
-    ("citeseer", "degree"): {"cuts": (0.25, 0.45), "holdout": 0.05}
-}
+_CITESEER: dict[str, Any] = {"cuts": (0.25, 0.45), "holdout": 0.05}
 
 
 def load_citation(
@@ -51,19 +49,17 @@ def load_citation(
     """One graph, cut by ``"word"`` or ``"degree"`` under covariate, concept or no_shift."""
     one_of("a domain", domain, ("word", "degree"))
     graph, path = read_citation(name, root)
-    if domain == "word":
-        values, what = graph.x.crow_indices().diff(), "number of distinct words"
-    else:
+    values, what = graph.x.crow_indices().diff(), "number of distinct words"
+    if domain == "degree":
         values = torch.bincount(graph.edge_index[0], minlength=graph.num_nodes)
         what = "number of neighbours"
-    options: dict[str, Any] = {}
-    if shift == "covariate":
-        options = {"descending": True, **_COVARIATE.get((name, domain), {})}
+    options: dict[str, Any] = {"descending": True} if shift == "covariate" else {}
+    options |= _CITESEER if options and (name, domain) == ("citeseer", "degree") else {}
     splits = shifts.by(graph, values, shift, seed=seed, name=domain, **options)
     classes = int(graph.y.max()) + 1
     return splits.with_(
         name=f"{name}/{domain}/{shift}",
-        class_names=tuple(str(c) for c in range(classes)),
+        class_names=tuple(map(str, range(classes))),
         sources=(str(path),),
         description=f"{name}: one graph of {graph.num_nodes} nodes, {graph.x.size(1)} sparse words "
         f"and {classes} classes; the domain is the {what} of a node. {splits.description}",
@@ -73,39 +69,25 @@ def load_citation(
 def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path]:
     """The undirected graph with binary, sparse features, and the raw file it came from."""
     file, *shape = SOURCES[name]
-    folder, _, last = file.partition("/")
-    path = raw_file(file, root, f"{_URLS.get(folder, '')}/{last.rpartition('/')[2]}")
-    key = (f"citation/{name}", 1, digest([path]))
-    tensors = cached(root, key, lambda: _read(path, tuple(shape)))
-    with torch.sparse.check_sparse_tensor_invariants(False):
-        x = torch.sparse_csr_tensor(
-            tensors["crow"], tensors["col"], torch.ones(len(tensors["col"])), tuple(shape)
-        )
-    return Data(x=x, edge_index=tensors["edge_index"], y=tensors["y"]), path
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    expected = f"{shape[0]} nodes of {shape[1]} features"
+    path = raw_file(file, root, f"{_URLS.get(Path(file).parts[0], '')}/{Path(file).name}")
     try:  # names of words and papers, which some files store as objects, are never unpickled
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            words, links = _matrix(file, "attr"), _matrix(file, "adj").tocoo()
-            y = torch.from_numpy(file["labels"]).long()
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            words, links = _matrix(arrays, "attr"), _matrix(arrays, "adj").tocoo()
+            y = torch.from_numpy(arrays["labels"]).long()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        got = f"{path.stat().st_size} bytes that cannot be read ({error})"
-        raise damaged(path, expected, got) from error
-    if words.shape != shape:
-        raise damaged(path, expected, "{} nodes of {} features".format(*words.shape))
+        raise damaged(path, f"{shape[0]} nodes of {shape[1]} features", error) from error
+    if words.shape != tuple(shape):
+        raise damaged(path, f"{shape[0]} nodes of {shape[1]} features", words.shape)
     words.eliminate_zeros()
     words.sort_indices()  # columns ascend within a row, as CSR routines want it
+    crow, col = (torch.from_numpy(part).long() for part in (words.indptr, words.indices))
+    with torch.sparse.check_sparse_tensor_invariants(False):
+        x = torch.sparse_csr_tensor(crow, col, torch.ones(len(col)), tuple(shape))
     edges = torch.from_numpy(np.stack([links.row, links.col])).long()
-    return {
-        "crow": torch.from_numpy(words.indptr).long(),
-        "col": torch.from_numpy(words.indices).long(),
-        "edge_index": to_undirected(remove_self_loops(edges)[0], num_nodes=y.numel()),
-        "y": y,
-    }
+    edges = to_undirected(remove_self_loops(edges)[0], num_nodes=y.numel())
+    return Data(x=x, edge_index=edges, y=y), path
 
 
-def _matrix(file: Any, name: str) -> Any:
-    parts = (file[f"{name}_data"] > 0, file[f"{name}_indices"], file[f"{name}_indptr"])
-    return sp.csr_array(parts, shape=tuple(int(n) for n in file[f"{name}_shape"]))
+def _matrix(arrays: Mapping[str, np.ndarray], name: str) -> sp.csr_array:
+    parts = (arrays[f"{name}_data"] > 0, arrays[f"{name}_indices"], arrays[f"{name}_indptr"])
+    return sp.csr_array(parts, shape=tuple(int(n) for n in arrays[f"{name}_shape"]))

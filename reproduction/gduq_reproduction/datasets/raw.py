@@ -4,82 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import joblib  # type: ignore[import-untyped]
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
+from gduq._io import atomic_path, locked
 from gduq.data.cache import cache_root
 from gduq.errors import InputError
 
-__all__ = ["build_rows", "cached", "cached_graphs", "damaged", "digest", "find_raw",
-           "graph_set", "raw_file"]  # fmt: skip
+__all__ = ["build_rows", "cached", "cached_graphs", "damaged", "digest", "find_raw", "raw_file"]
 
 _SMALL = 4000  # rows that are built faster in this process than in new ones
+Root = str | Path | None
 Key = tuple[object, ...]
+T = TypeVar("T")
 
 
-def find_raw(relative: str, root: str | Path | None = None) -> Path | None:
+def find_raw(relative: str, root: Root = None) -> Path | None:
     """A raw file or folder under ``GDUQ_DATA`` or under ``<root>/raw``, or ``None``."""
     given = os.environ.get("GDUQ_DATA")
     if given and not Path(given).expanduser().is_dir():
         raise InputError("a folder in GDUQ_DATA", given, "Correct it, or unset it to download.")
     folders = [Path(given).expanduser()] if given else []
-    for folder in [*folders, cache_root(root) / "raw"]:
-        if (folder / relative).exists():
-            return (folder / relative).absolute()
-    return None
+    found = ((folder / relative).absolute() for folder in [*folders, cache_root(root) / "raw"])
+    return next((path for path in found if path.exists()), None)
 
 
-def raw_file(
-    relative: str,
-    root: str | Path | None = None,
-    url: str | Callable[[Path], None] = "",
-) -> Path:
+def raw_file(relative: str, root: Root = None, url: str = "") -> Path:
     """The raw file ``relative``, in the layout of PyG's own data folders. If it is nowhere it is
-    downloaded from ``url`` to ``<root>/raw``, or written there by ``url`` if that is a function."""
+    downloaded from ``url`` to ``<root>/raw``."""
     if (found := find_raw(relative, root)) is not None:
         return found
     path = cache_root(root) / "raw" / relative
-    do = f"Put {path.name} under GDUQ_DATA, or check the network."
+    do = f"Put {path.name} under GDUQ_DATA as {relative}, or check the network."
     if not url:
         raise InputError(f"the raw file {path.name}", "none, and no place to download it from", do)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _write(path, url if callable(url) else partial(_download, url))
+        with urllib.request.urlopen(url) as source, atomic_path(path) as part:
+            part.write_bytes(source.read())
     except OSError as error:
         raise InputError(f"to download {path.name} from {url}", error, do) from error
     return path
 
 
-def _download(url: str, path: Path) -> None:
-    with urllib.request.urlopen(url) as source, path.open("wb") as file:
-        shutil.copyfileobj(source, file)
-
-
-def _write(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make a file that appears when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def damaged(path: Path, expected: str, got: str) -> InputError:
+def damaged(path: Path, expected: str, got: object) -> InputError:
     """The error for a raw file that is not what it should be."""
-    return InputError(
-        f"{expected} in the raw file {path}", got, "It is damaged: delete or replace it."
-    )
+    do = "It is damaged: delete or replace it."
+    return InputError(f"{expected} in the raw file {path}", got, do)
 
 
 # -- the cache -----------------------------------------------------------------------------------
@@ -93,42 +72,30 @@ def digest(paths: Iterable[Path]) -> str:
     return total.hexdigest()[:16]
 
 
-def _path(root: str | Path | None, key: Key) -> Path:
-    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-    return cache_root(root) / "reproduction" / f"{str(key[0]).replace('/', '-')}-{name}.pt"
-
-
-def cached(
-    root: str | Path | None, key: Key, build: Callable[[], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Tensors and texts by name from the cache, or from ``build()`` and then into it.
+def cached(root: Root, key: Key, build: Callable[[], T]) -> T:
+    """Tensors and texts in dicts and lists from the cache, or from ``build()`` and then into it.
 
     The key begins with a name and holds all that matters: settings, version, `digest` of files.
     """
-    path = _path(root, key)
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    path = cache_root(root) / "reproduction" / f"{str(key[0]).replace('/', '-')}-{name}.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
+    with locked(path):
         if not path.exists():
-            made = dict(build())
-            _write(path, lambda file: torch.save(made, file))
-    found: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
+            with atomic_path(path) as part:
+                torch.save(build(), part)
+    found: T = torch.load(path, weights_only=True, mmap=True)
     return found
 
 
-def cached_graphs(
-    root: str | Path | None, key: Key, build: Callable[[], Sequence[Data]]
-) -> InMemoryDataset:
+def cached_graphs(root: Root, key: Key, build: Callable[[], Sequence[Data]]) -> InMemoryDataset:
     """Graphs as a PyG dataset, from the cache or from ``build()``; numbers may be stored short."""
 
-    def collate() -> dict[str, Any]:
+    def collated() -> dict[str, dict[str, Tensor]]:
         data, slices = InMemoryDataset.collate(list(build()))
         return {"data": data.to_dict(), "slices": dict(slices)}
 
-    return graph_set(cached(root, key, collate))
-
-
-def graph_set(found: Mapping[str, Any]) -> InMemoryDataset:
-    """A PyG dataset of what its ``collate`` made: ``data`` and ``slices``."""
+    found = cached(root, key, collated)
     data, made = Data.from_dict(found["data"]), InMemoryDataset()
     data.edge_index, data.x = data.edge_index.long(), data.x.float()
     made._data, made.slices = data, found["slices"]
@@ -136,19 +103,14 @@ def graph_set(found: Mapping[str, Any]) -> InMemoryDataset:
 
 
 def build_rows(
-    root: str | Path | None,
-    key: Key,
-    rows: Tensor,
-    total: int,
-    build: Callable[[Tensor], Sequence[Data]],
+    root: Root, key: Key, rows: Tensor, build: Callable[[Tensor], Sequence[Data]]
 ) -> list[Data]:
-    """The graphs of some rows of ``total``, from the cache or built on all cores; only these,
-    unless all are wanted or there already. ``build`` must survive the way to another process."""
-    if rows.numel() == total or _path(root, (*key, "all")).exists():
-        every = torch.arange(total)
-        return list(cached_graphs(root, (*key, "all"), partial(_built, build, every))[rows])
-    some = hashlib.sha256(rows.numpy().tobytes()).hexdigest()
-    return list(cached_graphs(root, (*key, some), partial(_built, build, rows)))
+    """The graphs of some rows, from the cache or built on all cores. ``build`` must survive the way
+    to another process."""
+    ordered, back = rows.sort()
+    some = hashlib.sha256(ordered.numpy().tobytes()).hexdigest()
+    found = list(cached_graphs(root, (*key, some), partial(_built, build, ordered)))
+    return [found[i] for i in back.argsort().tolist()]
 
 
 def _built(build: Callable[[Tensor], Sequence[Data]], rows: Tensor) -> list[Data]:

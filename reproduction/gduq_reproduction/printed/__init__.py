@@ -10,29 +10,14 @@ from typing import Any, NamedTuple
 
 __all__ = ["FILES", "Printed", "load", "lookup"]
 
-FILES = (
-    "batch_vs_random",
-    "feature_noise",
-    "gaussians",
-    "gengap",
-    "good_shifts_big",
-    "good_shifts_node",
-    "good_shifts_rand",
-    "node_gen_rand",
-    "ood_detection",
-    "parameters",
-    "rotation_accuracy",
-    "rotation_ece",
-    "runtimes",
-)
+FILES = sorted(f.name.removesuffix(".json") for f in files(__name__).iterdir() if ".json" in f.name)
 
 
 class Printed(NamedTuple):
-    """A figure of the paper: mean, standard deviation (or ``None``) and the table's label."""
+    """A figure of the paper: mean, and standard deviation or ``None``."""
 
     mean: float
     std: float | None
-    label: str
 
 
 @lru_cache
@@ -56,11 +41,11 @@ def lookup(names: Sequence[str], **key: str | None) -> Printed | None:
     Example:
         >>> cell = {"dataset": "cora/word", "shift": "concept", "variant": "nfa"}
         >>> lookup(["good_shifts_node"], **cell, calibrator="none", split="ood_test", metric="ece")
-        Printed(mean=0.111, std=0.013, label='tab:good_shifts_node')
+        Printed(mean=0.111, std=0.013)
     """
     for name in names:
         for entry in load(name)["entries"]:
             own = {k: v for k, v in entry.items() if k not in ("mean", "std") and v is not None}
             if all(key.get(k) == v for k, v in own.items()):
-                return Printed(entry["mean"], entry["std"], load(name)["label"])
+                return Printed(entry["mean"], entry["std"])
     return None

