@@ -80,6 +80,7 @@ class Anchored(Predictor):
         super().__init__()
         self.recipe = recipe or Recipe()
         self.calibrate, self.seed, self.call = self.recipe.calibrate, int(seed), call
+        self.frozen, self.starts_trained = self.recipe.freeze, self.recipe.init == "identity"
         self.register_buffer("bank", torch.zeros(0))
         if net is not None:
             net = net if trunk is not None else copied(net)
@@ -141,14 +142,6 @@ class Anchored(Predictor):
     @property
     def row_kind(self) -> Rows | None:
         return self.point.row_kind
-
-    @property
-    def frozen(self) -> bool:
-        return self.recipe.freeze
-
-    @property
-    def starts_trained(self) -> bool:
-        return self.recipe.init == "identity"
 
     # -- training ------------------------------------------------------------------------------
 
@@ -320,9 +313,6 @@ class Anchored(Predictor):
     @property
     def min_anchor_rows(self) -> int:
         return self.recipe.num_anchors
-
-    def finish(self, batches: Any, batch_size: int) -> None:
-        self.fit_anchors(batches, batch_size=batch_size)
 
     def is_anchored(self) -> bool:
         return True
