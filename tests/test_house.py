@@ -48,34 +48,16 @@ LAYER = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 OWED = {("prediction", "prediction.predicting")}  # `predict`, a lazy name
 
 # Nobody outside of the package that defines a model asks whether something is one.
-MODELS = {
-    "Anchored": "anchoring",
-    "GNN": "nn",
-    **dict.fromkeys(
-        (
-            *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout"),
-            *("Neighbours", "Network", "Stack"),
-        ),
-        "models",
-    ),
-}
+MODELS = {"Anchored": "anchoring", "GNN": "nn"} | dict.fromkeys(
+    ("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout", "Neighbours", "Network", "Stack"),
+    "models",
+)
 
 # Slow to import or optional: only inside the functions that need them.
 HEAVY = {
-    "fastapi",
-    "jinja2",
-    "matplotlib",
-    "pandas",
-    "pyarrow",
-    "ray",
-    "rdkit",
-    "skimage",
-    "sklearn",
-    "spacy",
-    "starlette",
-    "transformers",
-    "uvicorn",
-}
+    "fastapi", "jinja2", "matplotlib", "pandas", "pyarrow", "ray", "rdkit", "skimage", "sklearn",
+    "spacy", "starlette", "transformers", "uvicorn",
+}  # fmt: skip
 NEVER = {"torchvision", "torch_sparse", "torch_scatter", "pyg_lib", "dill"}
 
 

@@ -49,23 +49,20 @@ def check_enough(rows: int, least: int = 20) -> None:
         raise InputError(f"at least {least} rows to train and judge a model", rows)
 
 
-def parse_dates(name: str, fields: Sequence[object]) -> tuple[list[float], bool]:
-    """When each row is from: numbers (years, say), or dates in seconds; and whether they are dates.
+def parse_dates(name: str, fields: Sequence[object]) -> list[float]:
+    """When each row is from: numbers (years, say), or dates in seconds.
 
     Example:
         >>> parse_dates("year", ["1999", "2001.5"])
-        ([1999.0, 2001.5], False)
+        [1999.0, 2001.5]
     """
+    texts = [str(field) for field in fields]
     try:
-        return [float(str(field)) for field in fields], False
+        return [float(text) for text in texts]
     except ValueError:
         pass
-    seconds = []
-    for field in fields:
-        try:
-            seconds.append(datetime.fromisoformat(str(field)).timestamp())
-        except (ValueError, OverflowError, OSError):
-            expected = f"dates such as 2024-05-31, or numbers, in {name!r}"
-            do = "Write dates with the year first."
-            raise InputError(expected, repr(field), do) from None
-    return seconds, True
+    try:
+        return [datetime.fromisoformat(text).timestamp() for text in texts]
+    except (ValueError, OverflowError, OSError) as error:
+        do = "Write dates with the year first."
+        raise InputError(f"dates such as 2024-05-31, or numbers, in {name!r}", error, do) from None

@@ -551,7 +551,7 @@ class Domain:
         fields = [_mean(field) for field in _column(graphs, name)] if fields is None else fields
         texts = [str(field) for field in fields]
         if kind == "time":
-            values = torch.tensor(parse_dates(name, fields)[0], dtype=torch.float64)
+            values = torch.tensor(parse_dates(name, fields), dtype=torch.float64)
             return cls(name, values, texts)
         return cls(name, _ranks(texts), texts, ordered=False)
 
