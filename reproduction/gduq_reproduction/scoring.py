@@ -169,6 +169,7 @@ def _detection(method: str, found: Answers) -> Iterator[Row]:
 def _novelty(work: Work) -> Iterator[Row]:
     """How well the trained network's novelty and, for nodes, energies tell OOD from ID rows."""
     found = answers_of(work, "plain").parts
+    scores: dict[str, dict[str, Any]]
     scores = {"novelty": {split: p.novelty for split, p in found.items()}}
     for name, energy in _energies(work).items() if work.cell.task == "node" else ():
         scores[name] = {split: energy[view.rows] for split, view in work.views.items()}
