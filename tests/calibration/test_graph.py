@@ -120,39 +120,6 @@ def test_distance_to_training_nodes_is_learnt():
     assert nll(near(p, rows=test)) < nll(TemperatureScaling().fit(p, rows=val)(p, rows=test))
 
 
-def test_another_graph_by_on():
-    case = make_case()
-    for cal in (CaGCN(case.graph), GATS(case.graph, train_rows=case.train)):
-        random_state(cal, 4, 3)
-        part = torch.arange(60)
-        inside = (case.graph.edge_index < 60).all(dim=0)
-        piece = Data(edge_index=case.graph.edge_index[:, inside], num_nodes=60)
-        moved = cal.on(piece, train_rows=part[:40])
-        q = moved(case.p[part])
-        assert len(q) == 60
-        assert cal.graph is case.graph  # the original still speaks of its own graph
-        assert not torch.allclose(q.probs, cal(case.p).probs[:60])
-
-
-def test_a_graph_that_was_not_trained_on():
-    """Without training nodes every node of GATS is far from them."""
-    case = make_case()
-    gats = random_state(GATS(case.graph, train_rows=case.train), 4, 3)
-    far = gats.on(case.graph)
-    assert not torch.allclose(far(case.p).probs, gats(case.p).probs)
-    gats._state["closeness"].zero_()  # gamma = 1 everywhere: distance plays no role
-    torch.testing.assert_close(far(case.p).probs, gats(case.p).probs)
-    cagcn = random_state(CaGCN(case.graph), 4, 3)
-    assert torch.equal(cagcn.on(case.graph)(case.p).probs, cagcn(case.p).probs)
-
-
-def test_a_graph_without_edges():
-    p = overconfident(rows=80, samples=1)
-    alone = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=80)
-    for cal in (CaGCN(alone), GATS(alone, train_rows=torch.arange(10))):
-        assert nll(cal.fit(p)(p)) < nll(p)
-
-
 def test_mistakes():
     case = make_case()
     bad = Data(edge_index=torch.tensor([[0], [9]]), num_nodes=3)

@@ -90,18 +90,6 @@ def test_several_hypotheses_by_hand(weights, factor):
         assert found == pytest.approx(hand.x, abs=1e-5)
 
 
-def test_scaling_stretches_the_mixture_about_its_mean():
-    """All deviations: the share of disagreement stays, and levels move as those of a scale."""
-    p = replace(too_narrow(), weights=WEIGHTS)
-    cal = DeviationScaling().fit(p)
-    q, s = cal(p), cal.value
-    torch.testing.assert_close(q.mean, p.mean)
-    torch.testing.assert_close(q.epistemic / q.variance, p.epistemic / p.variance)
-    torch.testing.assert_close(q.std, p.std * s)
-    y = p.mean + 0.7 * p.std
-    torch.testing.assert_close(q.cdf(q.mean + s * (y - q.mean)), p.cdf(y))
-
-
 @pytest.mark.parametrize("samples", [1, 2])
 def test_a_few_exact_answers_are_not_certainty(samples):
     p = ValuePrediction(torch.zeros(samples, 3, 2), target=torch.zeros(3))

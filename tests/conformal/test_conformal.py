@@ -52,14 +52,6 @@ def test_marginal_coverage_over_seeds(method, alpha):
 
 
 @pytest.mark.parametrize("method", ROWS_ONLY)
-def test_few_rows_give_all_classes(method):
-    p = draw(8, 0)
-    sets = method(0.1, shift_level=0).fit(p)(p)
-    assert sets.mask.all()
-    assert sets.coverage == 1.0
-
-
-@pytest.mark.parametrize("method", ROWS_ONLY)
 def test_nonempty(method):
     p = draw(500, 0)
     plain = method(0.6, shift_level=0, nonempty=False).fit(p)(p)

@@ -11,14 +11,12 @@ import torch
 from scipy.stats import beta
 
 from gduq.conformal import (
-    METHODS,
     ClassConditional,
     ConformalIntervals,
     ConformalLabels,
     ShiftWarning,
     SplitConformal,
     conformal_quantile,
-    make,
     shift_test,
 )
 from gduq.errors import InputError, NotFittedError
@@ -302,10 +300,3 @@ def test_bad_input():
     for method in (ConformalIntervals(), ConformalLabels()):
         with pytest.raises(NotFittedError):
             method(p)
-
-
-def test_methods_by_name():
-    for p in (values(30, 0), labels(30, 0), draw(30, 0)):
-        assert make(p).kind == p.kind
-        for name in METHODS[p.kind]:
-            assert make(p, name, alpha=0.3).alpha == 0.3

@@ -75,20 +75,6 @@ def test_measures_restate_the_functions(kind):
     assert found.settings["about"] == kind
 
 
-def test_each_label_is_measured_by_its_name():
-    predictions, found = judged("labels")
-    for split, p in predictions.items():
-        for t, label in enumerate("abc"):
-            for name in LABELS:
-                value, low, high = found.value(split, name, variant=label)
-                assert value == pytest.approx(getattr(metrics, name)(p.column(t)))
-                assert low <= value <= high
-            rows = part(found, split=split, kind="metrics", calibrator="none", variant=label)
-            assert set(rows.rows) == {len(p.column(t))}
-            majority = found.value(split, "majority", variant=label).value
-            assert majority == pytest.approx(metrics.majority(p.column(t)))
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind in KINDS for name in CALIBRATORS[kind]]
 )
@@ -357,19 +343,6 @@ def test_labels_that_nobody_knows_are_left_out():
     assert found.value("id_test", "majority").value == 1.0
     assert set(part(found, kind="metrics").variant) == {""}  # one label needs no name
     assert "lac" in set(found.table.variant)
-
-
-def test_papers_negatives_and_own_ood_names():
-    found = evaluate(judged("classes")[0], negatives="id_val", ood=["ood_test"], **FAST)
-    rows = part(found, kind="ood")
-    assert set(rows.split) == {"ood_test"}
-    assert set(rows.against) == {"id_val"}
-
-
-def test_fewer_rows_than_bins_is_measured():
-    found = evaluate({"id_val": draw_classes(8, 0), "id_test": draw_classes(5, 1)}, **FAST)
-    assert 0 <= found.value("id_test", "ece").value <= 1
-    assert "raps" not in set(found.table.variant)
 
 
 # -- files and bad input -----------------------------------------------------------------------

@@ -26,15 +26,6 @@ def rare(positives: int, total: int = 86, seed: int = 0) -> ClassPrediction:
     return ClassPrediction(logits.T, y)
 
 
-def test_the_gap_of_classes_is_confidence_minus_accuracy():
-    p = rare(30)
-    found = evaluate({"id_test": p}, **FAST).value("id_test", "gap")
-    expected = float(p.confidence.double().mean() - p.correct.double().mean())
-    assert found.value == pytest.approx(expected, abs=1e-6)
-    assert found.low < found.value < found.high
-    assert found == metrics.bootstrap(metrics.gap, p, **FAST)
-
-
 def test_the_gap_of_labels_is_a_mean_over_labels():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(90, 2, generator=generator)
@@ -62,25 +53,6 @@ def test_rows_that_are_all_right_have_an_interval_of_the_gap():
     found = evaluate({"id_test": p}, **FAST)
     right, off = found.value("id_test", "accuracy"), found.value("id_test", "gap")
     assert off.high - off.low == pytest.approx(right.high - right.low)
-
-
-@pytest.mark.parametrize("measure", ["roc_auc", "average_precision", "balanced_accuracy"])
-def test_fewer_than_five_rows_of_a_class_have_no_interval(measure):
-    few, enough = (evaluate({"id_test": rare(n)}, **FAST) for n in (4, 5))
-    value, low, high = few.value("id_test", measure)
-    assert value == pytest.approx(getattr(metrics, measure)(rare(4)))
-    assert math.isnan(low)
-    assert math.isnan(high)
-    value, low, high = enough.value("id_test", measure)
-    assert low < value < high
-
-
-def test_an_interval_without_width_is_none():
-    y = torch.arange(40) % 2
-    p = ClassPrediction(torch.eye(2)[y] * 3 + torch.rand(40, 1), y)  # told apart without an error
-    value, low, _ = evaluate({"id_test": p}, **FAST).value("id_test", "roc_auc")
-    assert value == 1.0
-    assert math.isnan(low)
 
 
 def test_one_number_of_bins():

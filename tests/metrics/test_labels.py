@@ -13,7 +13,6 @@ from sklearn.metrics import balanced_accuracy_score
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.metrics.resampling import resample_counts
 from gduq.metrics.rows import METRICS, read
 from gduq.prediction import ClassPrediction, LabelPrediction
 
@@ -147,16 +146,6 @@ def rare(positives, sign=1.0):
     return LabelPrediction(sign * torch.linspace(2, -2, 30).view(1, 30, 1), target)
 
 
-def test_resamples_without_positives_are_left_out():
-    counts = torch.cat(list(resample_counts(30, 500, seed=0)))
-    assert (counts[:, :5].sum(dim=1) == 0).any()
-    value, low, high = metrics.bootstrap(metrics.average_precision, rare(5), resamples=500)
-    assert value == high == 1.0
-    assert 0 <= low <= 1
-    value, low, high = metrics.bootstrap(metrics.roc_auc, rare(5, sign=-1.0), resamples=500)
-    assert value == 0.0 == low <= high
-
-
 @pytest.mark.parametrize("metric", [metrics.roc_auc, metrics.average_precision])
 def test_a_ranking_of_very_few_rows_has_no_interval(metric):
     for few in (1, 4, 26, 29):
@@ -171,24 +160,6 @@ def test_a_ranking_of_very_few_rows_has_no_interval(metric):
             assert math.isnan(found.high)
         assert not math.isnan(metrics.bootstrap(metrics.nll, p, resamples=20).low)
     assert not any(map(math.isnan, metrics.bootstrap(metric, rare(5), resamples=20)))
-
-
-def test_intervals_of_labels():
-    p = make()
-    chosen = {f.__name__: f for f in MACRO} | {"mine": lambda q: float(q.epistemic.mean())}
-    found = metrics.bootstrap_all(chosen, p, resamples=30)
-    for name, (value, low, high) in found.items():
-        assert low < value < high, name
-        assert value == pytest.approx(chosen[name](p))
-
-
-def test_rows_are_drawn_with_all_their_labels():
-    """Two copies of one label carry no more information than one of them."""
-    p = make(t=1, missing=0.0)
-    twice = LabelPrediction(p.samples.repeat(1, 1, 2), p.target.repeat(1, 2))
-    for metric in (metrics.nll, metrics.roc_auc):
-        one, two = (metrics.bootstrap(metric, q, resamples=50) for q in (p, twice))
-        assert two == pytest.approx(one)
 
 
 @pytest.mark.parametrize(

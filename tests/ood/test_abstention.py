@@ -53,14 +53,6 @@ def test_accuracy_is_reached_with_the_largest_coverage(kind, ties):
         assert decision.coverage == pytest.approx(best)
 
 
-def test_coverage_and_accuracy_carry_over_to_new_rows():
-    p_val, p_test = draw(4000, 1), draw(4000, 2)
-    for rule in (Abstention(coverage=0.6), Abstention(accuracy=0.85)):
-        on_val, on_test = rule.fit(p_val)(p_val), rule(p_test)
-        assert on_test.coverage == pytest.approx(on_val.coverage, abs=0.03)
-        assert on_test.accuracy == pytest.approx(on_val.accuracy, abs=0.03)
-
-
 def test_decision_without_labels_or_answers():
     p = draw(50, 0)
     rule = Abstention(coverage=0.5).fit(ClassPrediction(p.samples))  # coverage needs no labels

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.ood import distances as module
-from gduq.ood.distances import structure_distance
 from gduq.ood.nearest import Novelty
 from tests.ood.test_nearest import clusters, seeded
 
@@ -148,29 +147,6 @@ def test_single_precision_knows_a_known_structure() -> None:
     novelty, rows, structure = fitted(), clusters(80, 2), sizes(80, 2, 3, 80)
     wide = novelty(rows, structure)
     torch.testing.assert_close(novelty.float()(rows, structure), wide, rtol=0, atol=1e-6)
-
-
-def test_few_rows_and_one_structure_for_all() -> None:
-    h, same = clusters(3, 0), torch.ones(3, 1)
-    novelty = Novelty().fit(h, clusters(9, 1), seeded(0), same, torch.ones(9, 1))
-    plain = Novelty().fit(h, clusters(9, 1), seeded(0))
-    rows = clusters(20, 2)
-    assert torch.equal(novelty(rows, torch.ones(20, 1)), plain(rows))
-    assert (novelty(rows, torch.full((20, 1), 1.1)) >= 0.999).all()
-    own = Novelty().fit(h, None, seeded(0), same)
-    assert own.ranks.numel() == 3
-    tiny = Novelty(size=1).fit(h, clusters(9, 1), seeded(0), same, torch.ones(9, 1))
-    assert tiny.structure.shape == (1, 1)
-    assert novelty(rows[:0], torch.ones(0, 1)).shape == (0,)
-
-
-def test_the_distance_to_others_leaves_a_row_out() -> None:
-    known = sizes(30, 0)
-    far = apart(known, known).fill_diagonal_(torch.inf).sort(dim=1).values[:, :3].mean(dim=1)
-    torch.testing.assert_close(structure_distance(known, known, among=True), far)
-    two = known[:2]
-    wanted = apart(two, two)[0, 1].expand(2)
-    torch.testing.assert_close(structure_distance(two, two, among=True), wanted)
 
 
 def test_bad_input() -> None:

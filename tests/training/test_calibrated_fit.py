@@ -373,18 +373,6 @@ def test_no_batch_is_larger_than_the_loaders(run: Any, monkeypatch: pytest.Monke
     assert sizes == {4, 5}
 
 
-@pytest.mark.parametrize("nodes", [1, 5])
-def test_loaders_of_labelled_nodes_keep_their_rows(nodes: int) -> None:
-    """Several graphs whose nodes have labels are no graphs with labels, the first one neither."""
-    found = noisy(24, 2)
-    found[12] = Data(x=torch.ones(nodes, 4).double(), edge_index=torch.zeros(2, 0).long())
-    for graph in found:
-        graph.y = torch.arange(graph.num_nodes) % 2
-    own = GNN(4, 8, 2, num_layers=1, task="node").double()
-    fit(own, DataLoader(found[:12], 6), DataLoader(found[12:], 6))
-    assert gduq.models.as_predictor(own).calibration == "shifted"
-
-
 # -- never silently wrong ------------------------------------------------------------------------
 
 

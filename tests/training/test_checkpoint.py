@@ -283,13 +283,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     assert equal(whole, resumed)
 
 
-def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
-    (tmp_path / f".{FILE}.1-abc.tmp").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_text("mine")
-    fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
-    assert {p.name for p in tmp_path.iterdir()} == {FILE, "notes.txt"}
-
-
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     """A first try with a wrong model must not claim the folder."""
     with pytest.raises(InputError):

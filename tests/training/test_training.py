@@ -275,17 +275,6 @@ def test_neighbourhoods_count_their_seed_nodes_only(at: int | str | None) -> Non
         assert models[0].sample(batches[0]).shape == (4, 5, 3)
 
 
-def test_batches_without_labels_are_passed_over() -> None:
-    rows = torch.zeros(sum(g.num_nodes for g in graphs(8)), dtype=torch.bool)
-    data = [copy.copy(g) for g in graphs(8)]
-    for graph in data:
-        graph.y = torch.arange(graph.num_nodes) % 3
-    rows[:6] = True  # nodes of the first two graphs only
-    model = anchored(1, gnn={"task": "node"})
-    history = fit(model, View(data, rows), epochs=3, batch_size=2, **QUIET)
-    assert all(np.isfinite(r.loss) for r in history.records)
-
-
 # -- frozen parts --------------------------------------------------------------------------------
 
 
@@ -336,12 +325,6 @@ def test_a_head_on_a_frozen_network_learns_and_leaves_the_network_alone() -> Non
     assert equal(trunk, model.trunk)
     plain, better = (gduq.predict(m, graphs(60, seed=9)) for m in (net, model))
     assert metrics.nll(better) < metrics.nll(plain)
-
-
-def test_networks_that_train_need_epochs() -> None:
-    for model in (Net(), anchored(), gduq.MCDropout(gnn())):
-        with pytest.raises(InputError, match="epochs="):
-            fit(model, graphs(6), **QUIET)
 
 
 # -- ensembles and MC dropout --------------------------------------------------------------------
@@ -444,18 +427,6 @@ def test_wrong_settings(name: str) -> None:
             fit(Net(), graphs(6), graphs(6), **{"epochs": 1, **QUIET, name: value})
 
 
-def test_fewer_rows_than_anchors() -> None:
-    with pytest.raises(InputError, match="at least 10 training rows"):
-        fit(anchored(k=10), graphs(6), epochs=1, **QUIET)
-
-
-def test_nothing_to_train() -> None:
-    net = Net()
-    net.requires_grad_(False)
-    with pytest.raises(InputError, match="parameters to train"):
-        fit(net, graphs(6), epochs=1, **QUIET)
-
-
 @pytest.mark.parametrize("make", [Net, anchored])
 def test_divergence_names_the_epoch(make: Callable[[], nn.Module]) -> None:
     model = make()
@@ -473,12 +444,3 @@ def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
     gduq.fit(compiled, graphs, epochs=1, progress=False)
     assert not torch.equal(model.linear.weight, before)
     assert model.bank.size(0) == 3
-
-
-def test_a_failed_fit_leaves_no_bank() -> None:
-    graphs = [tiny_graph(4, seed, classes=2) for seed in range(40)]
-    graphs[-1].x[0, 0] = float("nan")
-    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
-    with pytest.raises(InputError, match="finite"):
-        gduq.fit(model, graphs, epochs=1, batch_size=8, progress=False)
-    assert model.bank.size(0) == 0

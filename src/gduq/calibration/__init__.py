@@ -51,12 +51,7 @@ __all__ = [
 
 
 def methods_for(kind: str) -> dict[str, type[Calibrator]]:
-    """The part of `METHODS` for one kind of prediction: ``"classes"``, ``"values"``, ``"labels"``.
-
-    Example:
-        >>> list(methods_for("values"))
-        ['deviation']
-    """
+    """The part of `METHODS` for ``"classes"``, ``"values"`` or ``"labels"``."""
     return {name: cls for name, cls in METHODS.items() if cls.kind == kind}
 
 
@@ -82,10 +77,7 @@ def parse_name(given: str) -> tuple[str, bool]:
 def make(name: str, graph: Graph | None = None, train_rows: RowChoice | None = None) -> Calibrator:
     """A calibrator by name, as `parse_name` reads it, not yet fitted.
 
-    Args:
-        name: With or without ``+corrupted``.
-        graph: Of a node task, for the calibrators that read it.
-        train_rows: The nodes of it that the model was trained on.
+    Those that read the graph of a node task get it, and the nodes that were trained on.
     """
     cls = METHODS[parse_name(name)[0]]
     return cls(graph, train_rows) if issubclass(cls, GraphCalibrator) else cls()
@@ -95,15 +87,6 @@ def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -
     """A fitted calibrator from its class name, ``config()`` and ``state()``.
 
     `CaGCN` and `GATS` come back without their graph; bind it with ``.on(graph)``.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.tensor([[4.0, 0.0]] * 4), target=torch.tensor([0, 0, 0, 1]))
-        >>> cal = TemperatureScaling().fit(p)
-        >>> same = restore(type(cal).__name__, cal.config(), cal.state())
-        >>> torch.equal(same(p).samples, cal(p).samples)
-        True
     """
     known = {cls.__name__: cls for cls in METHODS.values()}
     if name not in known:

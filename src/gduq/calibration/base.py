@@ -37,9 +37,8 @@ P = TypeVar("P", bound=Prediction)
 class Calibrator(ABC):
     """A map of predictions learnt on held-out ones, by the likelihood of their mixture.
 
-    Shape ``[K, m, O]``, dtype and device are kept. It is applied to predictions of as many outputs
-    and hypotheses as at fitting. A new one derives from `ClassCalibrator`, or from one of those
-    below, and defines `_fit`, `_map` and `_neutral`.
+    Shape ``[K, m, O]``, dtype and device are kept; K and O are as at fitting. A new one derives
+    from `ClassCalibrator`, or from one of those below, and defines `_fit`, `_map` and `_neutral`.
 
     Attributes:
         kind: What its predictions are about: ``"classes"``, ``"values"`` or ``"labels"``.
@@ -71,12 +70,7 @@ class Calibrator(ABC):
         return self
 
     def __call__(self, p: P, rows: RowChoice | None = None) -> P:
-        """Calibrated predictions.
-
-        Args:
-            p: Predictions of the same model and bank as at fitting.
-            rows: Answer for these rows of ``p`` only (mask, slice or indices).
-        """
+        """Calibrated predictions of the same model and bank; with ``rows``, of some rows only."""
         if exporting():  # the numbers of rows, classes and hypotheses are symbols, and were checked
             mapped: P = self._apply(p)
             return mapped
@@ -87,12 +81,7 @@ class Calibrator(ABC):
         return mapped[index] if late else mapped
 
     def neutral(self, size: int, num_samples: int = 1) -> Self:
-        """Set the parameters that change nothing: a fitted calibrator that is the identity.
-
-        Args:
-            size: Number of classes, values or labels.
-            num_samples: K, the number of hypotheses.
-        """
+        """A fitted calibrator that is the identity, of so many classes, values or labels."""
         sizes = {f"num_{self.kind}": torch.tensor(size), "num_samples": torch.tensor(num_samples)}
         self._state = sizes | self._neutral(size)
         return self
@@ -119,12 +108,11 @@ class Calibrator(ABC):
     @classmethod
     def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
         """A fitted calibrator from what `config` and `state` gave."""
-        newer = "Was the file written by a newer version of gduq?"
         if unknown := set(config) - {f.name for f in fields(cls) if f.init}:
-            raise InputError(f"arguments of {cls.__name__}", ", ".join(sorted(unknown)), newer)
+            raise InputError(f"arguments of {cls.__name__}", ", ".join(sorted(unknown)))
         calibrator = cls(**config).neutral(2)  # which names all tensors that there must be
         if missing := sorted(set(calibrator._state) - set(state)):
-            raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}", newer)
+            raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}")
         calibrator._state = {name: value.clone() for name, value in state.items()}
         return calibrator
 
@@ -197,9 +185,9 @@ class RowTemperature(ClassCalibrator):
 
 
 class MixtureCalibrator(ClassCalibrator):
-    """A calibrator that says what the mixture's probabilities become, and keeps its labels.
+    """A calibrator of the mixture's probabilities, which keeps its labels.
 
-    All hypotheses are moved by the same class offsets (`gduq.prediction.mixture.match`), so their
+    All hypotheses move by the same class offsets (`gduq.prediction.mixture.match`), so their
     disagreement stays.
     """
 
@@ -241,18 +229,16 @@ class NetworkCalibrator(ClassCalibrator):
         """
         module = self._network(data.p.num_classes)
         first = dict(module.named_parameters())
-        sizes = [value.numel() for value in first.values()]
 
         def named(vector: Tensor) -> dict[str, Tensor]:
-            parts = zip(first.items(), vector.split(sizes), strict=True)
-            return {name: part.view_as(value) for (name, value), part in parts}
+            parts = vector.split([value.numel() for value in first.values()])
+            return {k: part.view_as(first[k]) for k, part in zip(first, parts, strict=True)}
 
         def objective(vector: Tensor) -> Tensor:
-            values = named(vector)
-            value = loss(lambda *inputs: functional_call(module, values, inputs))
-            return value + vector.square().sum() / (2 * data.rows * self.prior**2)
+            fit = loss(lambda *inputs: functional_call(module, named(vector), inputs))
+            return fit + vector.square().sum() / (2 * data.rows * self.prior**2)
 
-        start = torch.cat([value.detach().flatten() for value in first.values()])
+        start = nn.utils.parameters_to_vector(first.values())
         found = named(minimise(objective, start, steps=100, tolerance=1e-7))
         return {"scale": scale} | {name: value.clone() for name, value in found.items()}
 
@@ -305,11 +291,6 @@ class CalibrationSet:
         target: Labels ``[n]``, or values.
         share: Of every row in the loss ``[n]``; sums to 1.
         weights: Of the hypotheses ``[K]``, or ``None``.
-
-    Example:
-        >>> p = ClassPrediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
-        >>> CalibrationSet(p, copies=[p[:1], p[1:]]).share.tolist()
-        [0.25, 0.25, 0.25, 0.25]
     """
 
     p: Any  # a prediction of the calibrator's kind
@@ -359,12 +340,7 @@ def minimise(
     steps: int = 200,
     tolerance: float = 1e-10,
 ) -> Tensor:
-    """The minimiser of a differentiable function of a float64 vector, by SciPy's L-BFGS-B.
-
-    Example:
-        >>> minimise(lambda v: (v - 3).square().sum(), torch.zeros(1).double())
-        tensor([3.], dtype=torch.float64)
-    """
+    """The minimiser of a differentiable function of a float64 vector, by SciPy's L-BFGS-B."""
 
     def objective(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         leaf = torch.from_numpy(vector.copy()).requires_grad_()

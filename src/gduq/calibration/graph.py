@@ -154,8 +154,11 @@ class GATS(GraphCalibrator):
         return {k: v if k == "scale" else 0 * v for k, v in super()._neutral(num_classes).items()}
 
     def _inputs(self, graph: Graph, logits: Tensor) -> tuple[Tensor, ...]:
+        if self.train_rows is None:
+            raise InputError("the training nodes for GATS", "none", "Pass train_rows=.")
         nodes, edges = len(logits), remove_self_loops(graph.edge_index.cpu())[0]
-        trained = self._trained(nodes)
+        trained = torch.zeros(nodes, dtype=torch.bool)
+        trained[row_index(self.train_rows, nodes)] = True
         close = torch.full((nodes,), 2)  # 0 for training nodes, 1 a step away, 2 for all others
         for here, there in (edges, edges.flip(0)):
             close[there[trained[here]]] = 1
@@ -169,15 +172,6 @@ class GATS(GraphCalibrator):
         loops, _ = add_self_loops(edges, num_nodes=nodes)
         similar = torch.einsum("ec,ec->e", scaled[loops[0]], scaled[loops[1]])
         return scaled.sort(dim=-1).values, relative, close, loops, similar
-
-    def _trained(self, nodes: int) -> Tensor:
-        """The mask of training nodes ``[N]``."""
-        if self.train_rows is None:
-            do = "Pass train_rows=, a mask or node numbers."
-            raise InputError("the training nodes for GATS", "none", do)
-        trained = torch.zeros(nodes, dtype=torch.bool)
-        trained[row_index(self.train_rows, nodes)] = True
-        return trained
 
 
 class _Attention(nn.Module):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from scipy.interpolate import CubicSpline
 from torch import Tensor, nn
 
-from gduq._torch import below, exporting
+from gduq._torch import below
 from gduq.calibration.base import CalibrationSet, MixtureCalibrator, NetworkCalibrator, doubles
 from gduq.errors import InputError
 from gduq.prediction.mixture import best_temperature
@@ -63,13 +63,6 @@ class SplineCalibration(MixtureCalibrator):
     A natural cubic spline S of 7 knots is fitted to :math:`h(t_i) = \frac1n \sum_{j \le i} ([\hat
     y_j = y_j] - s_j)` over sorted confidences, :math:`t_i = i/n`; the new confidence is :math:`s' =
     s + S'(t(s))`, kept below 1 and above the second class. Keeps every label.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> z = torch.linspace(1, 4, 100)[:, None] * torch.tensor([1.0, 0.0])
-        >>> p = ClassPrediction(z, target=torch.arange(100) % 4 // 3)  # right three times of four
-        >>> SplineCalibration().fit(p)(p).confidence[::33]
-        tensor([0.7..., 0.7..., 0.7..., 0.7...])
     """
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
@@ -111,10 +104,6 @@ def replace_top(logs: Tensor, new: Tensor) -> Tensor:
 
     The others keep their proportions. Where one of them would become the largest, ``new`` is raised
     until both are equal.
-
-    Example:
-        >>> replace_top(torch.tensor([[0.5, 0.4, 0.1]]).log(), torch.tensor([0.6])).exp()
-        tensor([[0.6000, 0.3200, 0.0800]])
     """
     label = logs.argmax(dim=-1, keepdim=True)
     old, rest = logs.amax(dim=-1, keepdim=True), logs.scatter(1, label, -torch.inf)
@@ -171,10 +160,7 @@ class OrderInvariantCalibration(NetworkCalibrator, MixtureCalibrator):
 
 def _sort(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Logits downwards and centred (softmax does not see the shift), and which class is where."""
-    if exporting():  # ONNX knows no stable sort; ties have no gap, so their order does not matter
-        ordered, order = logits.topk(logits.size(-1), dim=-1)
-    else:
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    ordered, order = logits.topk(logits.size(-1), dim=-1)  # ONNX knows no stable sort
     return ordered - ordered.mean(dim=-1, keepdim=True), order
 
 

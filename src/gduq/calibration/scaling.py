@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gduq._checks import one_of
 from gduq.calibration.base import (
     CalibrationSet,
     Calibrator,
@@ -24,9 +22,6 @@ from gduq.calibration.base import (
 from gduq.errors import InputError, warn_user
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction, Values
 from gduq.prediction.mixture import log_mixture
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "PerLabel",
            "TemperatureScaling", "VectorScaling"]  # fmt: skip
@@ -173,12 +168,6 @@ class VectorScaling(_Affine):
     Args:
         penalty: ``None`` for that prior; a number :math:`\lambda` for :math:`\frac{\lambda}{C}
             \|b\|^2` instead, 0 for the published method.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 4)
-        >>> p = ClassPrediction(z, target=torch.tensor([0, 1, 0, 0, 0, 1, 0, 1]))
-        >>> VectorScaling(penalty=0.0).fit(p)(p).probs[1]  # class 1 was right three times of four
-        tensor([0.2500, 0.7500])
     """
 
 
@@ -233,7 +222,7 @@ class DeviationScaling(Calibrator):
         target = data.target.double().view(-1, count)
         columns = ((data.samples[..., [t, t + count]], target[:, t : t + 1]) for t in range(count))
         scales = [unit.best_temperature(data.split(*one), data.weights) for one in columns]
-        return {"scale": torch.tensor(scales, dtype=torch.float64)}
+        return {"scale": doubles(scales)}
 
     def _map(self, p: ValuePrediction) -> Tensor:
         weights = None if p.weights is None else p.weights.cpu()
@@ -249,78 +238,37 @@ def _standard(count: int) -> Values:
 
 @dataclass(eq=False)
 class PerLabel(Calibrator):
-    """A calibrator for classes, fitted for every label by itself, on the rows that know it.
+    """A temperature for every label, fitted as for two classes on the rows that know it.
 
-    A label whose known rows are all "yes" or all "no" stays as it is, which a warning says. Where a
-    label's "yes" comes too often or too rarely, ``"vector"`` can move it.
-
-    Args:
-        method: A name of `gduq.calibration.METHODS` for classes that does not need the graph.
-
-    Example:
-        >>> z = torch.tensor([[4.0, -1.0]] * 4)  # sure of the first, right three times of four
-        >>> nan = float("nan")
-        >>> p = LabelPrediction(z, torch.tensor([[1, 0], [1, 1], [1, nan], [0, 0]]))
-        >>> PerLabel().fit(p)(p).probs[0].round(decimals=2)
-        tensor([0.7500, 0.3300])
+    A label whose known rows are all "yes" or all "no" stays as it is, which a warning says.
     """
 
     kind = "labels"
 
-    method: str = "temperature"
-
-    def __post_init__(self) -> None:
-        self._class()
-
-    def _class(self) -> type[Calibrator]:
-        from gduq.calibration import methods_for
-
-        usable = {n: cls for n, cls in methods_for("classes").items() if not cls.needs_graph}
-        one_of("a method", self.method, usable)
-        return usable[self.method]
-
-    @classmethod
-    def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
-        calibrator = super().restore(config, state)
-        for t in torch.nonzero(state["mapped"]).flatten().tolist():
-            if calibrator.column(t) is None:  # raises for a part that is missing
-                raise InputError(f"a saved {cls.__name__}", f"one without label {t}")
-        return calibrator
-
-    def column(self, t: int) -> Calibrator | None:
-        """The fitted calibrator of label ``t``; ``None`` where the label stays as it is."""
-        self._check_fitted()
-        start = f"{t}."
-        own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
-        return self._class().restore({}, own) if own else None
+    @property
+    def value(self) -> Tensor:
+        """The temperatures ``[T]``."""
+        return self.state()["temperature"]
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
-        p, state = data.parts[0], dict[str, Tensor]()
-        mapped = torch.zeros(p.num_labels, dtype=torch.bool)
+        p, kept = data.parts[0], list[str]()
+        found = self._neutral(p.num_labels)["temperature"]
         for t in range(p.num_labels):
             column = p.column(t)
             if len(column.require_target().unique()) < 2:
+                kept.append(p.names[t] if p.names else str(t))
                 continue
             copies = [copy.column(t) for copy in data.copies if bool(copy.known[:, t].any())]
-            fitted = self._class()().fit(column, corrupted=copies)
-            state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
-            mapped[t] = True
-        if kept := torch.nonzero(~mapped).flatten().tolist():
-            names = ", ".join(str((p.names or range(p.num_labels))[t]) for t in kept[:5])
+            found[t] = CalibrationSet(column, copies=copies).temperature()
+        if kept:
             warn_user(
-                f"{len(kept)} of {p.num_labels} labels stay as they are, among them {names}: "
-                'to calibrate a label takes rows of "yes" and of "no"'
+                f"{len(kept)} of {p.num_labels} labels stay as they are, among them "
+                f'{", ".join(kept[:5])}: to calibrate a label takes rows of "yes" and of "no"'
             )
-        return {"mapped": mapped} | state
+        return {"temperature": found}
 
     def _map(self, p: LabelPrediction) -> Tensor:
-        every, after = replace(p, target=None), samples_of(p).clone()
-        for t in range(p.num_labels):
-            calibrator = self.column(t)
-            if calibrator is not None:
-                pair = samples_of(calibrator(every.column(t)))
-                after[..., t] = pair[..., 1] - pair[..., 0]
-        return after
+        return samples_of(p) / self._state["temperature"]
 
     def _neutral(self, num_labels: int) -> dict[str, Tensor]:
-        return {"mapped": torch.zeros(num_labels, dtype=torch.bool)}
+        return {"temperature": torch.ones(num_labels, dtype=torch.float64)}

@@ -47,9 +47,8 @@ class Calibrated:
     def copies(self) -> list[Prediction]:
         """Predictions of shifted copies of the rows of ``fit_on``; made when first asked for."""
         if self.find_copies is None:
-            wanted = "a model with its Splits, to predict shifted copies of the rows to fit on"
-            do = "Pass those, or a calibrator that was fitted with corrupted=."
-            raise InputError(wanted, "predictions alone", do)
+            do = "Or pass a calibrator that was fitted with corrupted=."
+            raise InputError("a model with its Splits, for shifted copies", "predictions", do)
         return list(self.find_copies())
 
     @property
@@ -69,10 +68,6 @@ class Calibrated:
         else:
             raw = {split: calibrator(p) for split, p in self.raw.items()}
         return Calibrated(raw, self.fit_on, full)
-
-    def fitted(self, name: str) -> Calibrator:
-        """The calibrator of that name, fitted on all of ``fit_on``."""
-        return self.fit(self.make(name), name)
 
     def make(self, name: str) -> Calibrator:
         """A calibrator by name for these predictions, not yet fitted."""

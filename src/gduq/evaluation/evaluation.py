@@ -76,14 +76,6 @@ class Evaluation:
         settings: What it was made with.
         predictions: The uncalibrated predictions by split; not written to files.
         calibrators: The fitted calibrators by name; not written to files.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import ClassPrediction
-        >>> from gduq.evaluation import evaluate
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
-        >>> evaluate(p, resamples=20).value("test", "accuracy")
-        Interval(value=1.0, low=0.912..., high=1.0)
     """
 
     table: pd.DataFrame
@@ -104,7 +96,7 @@ class Evaluation:
         return Interval(*(float(table.iloc[0][name]) for name in _NUMBERS))
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """EvaluationSettings and table as JSON, NaN as null; also written to ``path`` if given."""
+        """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
         records = self.table.to_dict(orient="records")
         text = to_json({"settings": dict(self.settings), "table": records}) + "\n"
         if path is not None:
@@ -117,14 +109,12 @@ class Evaluation:
         import pandas as pd
 
         path = None if str(source).lstrip().startswith("{") else Path(source)
-        if path is not None and path.exists() and not path.is_file():
-            raise InputError("a file with JSON of an Evaluation", path)
         try:
             content = json.loads(str(source) if path is None else path.read_text("utf-8"))
             _Document.model_validate(content, strict=True)
         except ValidationError as error:
             raise InputError("JSON of an Evaluation", first_flaw(error)) from None
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, IsADirectoryError) as error:
             raise InputError("JSON of an Evaluation", f"something else ({error})") from None
         table = pd.DataFrame(content["table"], columns=list(COLUMNS))
         table = table.astype(dict.fromkeys(_NUMBERS, float))

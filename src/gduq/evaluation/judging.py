@@ -42,7 +42,7 @@ _OF_ROWS = ("novelty", *FITTED)  # scores of representations, which no calibrato
 def evaluate(
     model_or_predictions: nn.Module | Prediction | Mapping[str, Prediction] | Calibrated,
     splits: Splits | Mapping[str, View] | None = None,
-    calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator] = (),
+    calibrators: Iterable[str | Calibrator] = (),
     *,
     fit_on: str = "id_val",
     negatives: str | None = None,
@@ -82,9 +82,7 @@ def evaluate(
         bins: Bins of ECE, adaptive and classwise ECE (``ece100`` always has 100).
         abstain: Wished ``coverage`` and ``accuracy`` of answers; 0.8 and 0.9 by default.
         subgroups: Also measure groups by degree and size; needs ``splits``.
-        resamples: Bootstrap resamples of every interval.
-        level: Coverage of the intervals.
-        seed: Seed of everything random.
+        resamples, level, seed: Of the bootstrap's intervals, and the seed of everything random.
         batch_size: Graphs at a time, when a model predicts.
 
     Example:
@@ -149,13 +147,8 @@ def evaluate(
     return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, raw, fitted)
 
 
-def _named(
-    calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator],
-) -> Iterator[tuple[str, str | Calibrator]]:
-    """Calibrators by the names given to them, or by their own."""
-    if isinstance(calibrators, Mapping):
-        yield from calibrators.items()
-        return
+def _named(calibrators: Iterable[str | Calibrator]) -> Iterator[tuple[str, str | Calibrator]]:
+    """Calibrators and their names."""
     own = {cls: name for name, cls in METHODS.items()}
     for given in [calibrators] if isinstance(calibrators, str | Calibrator) else calibrators:
         if isinstance(given, str):
@@ -187,11 +180,11 @@ class Case:
         """The bootstrap's arguments."""
         return self.settings.model_dump(include={"resamples", "level", "seed"})
 
-    def tested(self) -> Iterator[tuple[str, Prediction]]:
+    @property
+    def tested(self) -> dict[str, Prediction]:
         """Splits that nothing was trained or fitted on."""
-        for split, p in self.predictions.items():
-            if split not in ("train", self.settings.fit_on):
-                yield split, p
+        seen = ("train", self.settings.fit_on)
+        return {split: p for split, p in self.predictions.items() if split not in seen}
 
     def parts(self) -> Iterator[tuple[str, Case]]:
         """One label or value after the other, by name, where it is known; classes are one part."""
@@ -302,7 +295,14 @@ def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
 
 def _thresholds(case: Case, val: Prediction) -> Iterator[Record]:
     """All that is fitted on validation rows: predicted accuracy, conformal answers, abstention."""
-    yield from _error_prediction(case, val)
+    for split, p in case.tested.items() if isinstance(val, ClassPrediction) else ():
+        for method in generalization.METHODS:
+            if method == "disagreement" and p.num_samples == 1:
+                continue
+            guess = generalization.estimate_interval(val, p, method, **case.sampling)
+            for measure, value in zip(("predicted_accuracy", "error"), guess, strict=True):
+                if value is not None:
+                    yield case.record("error prediction", split, measure, value, variant=method)
     for name in conformal.METHODS[case.settings.about]:
         for split, found in _conformal_answers(case, val, name):
             record = partial(case.record, "conformal", split, variant=name)
@@ -311,18 +311,6 @@ def _thresholds(case: Case, val: Prediction) -> Iterator[Record]:
             yield record(found.size_name, _mean(found.size, case))
             yield record("shift_pvalue", found.shift.pvalue)
     yield from _abstention(case, val)
-
-
-def _error_prediction(case: Case, val: Prediction) -> Iterator[Record]:
-    """Accuracies predicted without labels, and how far they are off."""
-    for split, p in case.tested():
-        for method in generalization.METHODS if isinstance(val, ClassPrediction) else ():
-            if method == "disagreement" and p.num_samples == 1:
-                continue
-            found = generalization.estimate_interval(val, p, method, **case.sampling)
-            for measure, value in zip(("predicted_accuracy", "error"), found, strict=True):
-                if value is not None:
-                    yield case.record("error prediction", split, measure, value, variant=method)
 
 
 def _conformal_answers(case: Case, val: Prediction, name: str) -> list[tuple[str, Any]]:
@@ -335,9 +323,9 @@ def _conformal_answers(case: Case, val: Prediction, name: str) -> list[tuple[str
                 return []
             nodes = conformal.DAPS(full.graph, **options)
             nodes.fit(full.p, rows=full.rows[case.settings.fit_on])
-            return [(split, nodes(full.p, rows=full.rows[split])) for split, _ in case.tested()]
+            return [(split, nodes(full.p, rows=full.rows[split])) for split in case.tested]
         method = conformal.make(val, name, **options).fit(val)
-        return [(split, method(p)) for split, p in case.tested()]
+        return [(split, method(p)) for split, p in case.tested.items()]
 
 
 def _abstention(case: Case, val: Prediction) -> Iterator[Record]:
@@ -350,7 +338,7 @@ def _abstention(case: Case, val: Prediction) -> Iterator[Record]:
             rule.fit(val)
         except InputError:  # no threshold reaches that accuracy: nothing is answered
             rule.threshold = -math.inf
-        for split, p in case.tested():
+        for split, p in case.tested.items():
             kept = rule(p).kept
             record = partial(case.record, "abstention", split, variant=f"{wish}={wished:g}")
             yield record("coverage", _share(kept, case))

@@ -64,10 +64,6 @@ def nll(p: ClassRows | ValueRows) -> Tensor:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
     Of values minus the mean log-density of the truth, which may be negative.
-
-    Example:
-        >>> round(nll(ClassPrediction(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))), 4)
-        0.6931
     """
     return p.mean(p.nll)
 

@@ -77,7 +77,7 @@ def bootstrap_all(
     check_sampling(resamples, level)
     rows = read(p)
     ours = {name: _limits(metric, rows) for name, metric in metrics.items()}
-    point = {n: _number(metric(rows if ours[n] else rows.p)) for n, metric in metrics.items()}
+    point = {n: float(metric(rows if ours[n] else rows.p)) for n, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
         drawn = rows.weighted(counts)
@@ -124,14 +124,6 @@ def check_level(level: float) -> float:
     if not 0 < level < 1:
         raise InputError("level between 0 and 1", level)
     return level
-
-
-def _number(value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        do = "Choose one: lambda p: metric(p).field."
-        raise InputError("a metric that gives one number", type(value).__name__, do) from None
 
 
 def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:

@@ -230,7 +230,7 @@ class RunFolder:
             output: The bundle; replaced if it is one already.
         """
         notes = describe(self.bundle).preprocessing
-        fitted = self.calibrated.fitted(name)
+        fitted = self.calibrated.fit(self.calibrated.make(name), name)
         # one that reads whole graphs cannot calibrate rows that are kept without theirs
         known = None if fitted.needs_graph else load_reference(self.bundle)
         return save(self.model, output, fitted, preprocessing=notes, reference=known)

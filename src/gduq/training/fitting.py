@@ -362,6 +362,7 @@ class GraphLearner(Learner):
             raise InputError("a network with parameters to train", "none that requires_grad")
         lr, decay = settings.lr_at(0), settings.weight_decay
         self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
+        model.prepare(train, settings.graphs_per_pass)
 
     def _some_batches(self, rows: int) -> list[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _OUTSIDE))
@@ -378,9 +379,6 @@ class GraphLearner(Learner):
         truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
         stays = self.settings.epochs == 0 or model.frozen  # it is not trained any more
         return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
-
-    def prepare(self) -> None:
-        self.model.prepare(self.train, self.settings.graphs_per_pass)
 
     def batches(self, epoch: int) -> Iterator[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch))

@@ -106,9 +106,6 @@ class Learner(ABC):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of `state`."""
 
-    def prepare(self) -> None:  # noqa: B027
-        """What has to be known about all training rows before the first epoch."""
-
 
 def train(
     learner: Learner,
@@ -126,7 +123,6 @@ def train(
     epochs, patience = settings.epochs or 0, settings.patience or math.inf
     if run is None:
         run = Progress([()] * learner.size, [math.inf] * learner.size, [0] * learner.size)
-        learner.prepare()
         if epochs and learner.keeps_start and (start := learner.validate()):
             losses = [figures["val_loss"] for figures in start]
             run.lowest = [math.inf if math.isnan(loss) else loss for loss in losses]
