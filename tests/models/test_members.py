@@ -93,17 +93,6 @@ class Scaled(nn.Module):
         return self.net(data)  # type: ignore[no-any-return]
 
 
-def test_choose_leaves_out_what_cannot_start_anew() -> None:
-    data, val = noisy(60, 1), noisy(40, 2)
-    with pytest.warns(UserWarning, match="choose leaves out") as caught:
-        model = gduq.choose(Scaled(), data, val, budget=5, epochs=1, progress=False)
-    board = model.leaderboard
-    left = [str(w.message).split("'")[1] for w in caught if "scale, which" in str(w.message)]
-    assert left == ["network 2", "network 3"]
-    assert board is not None
-    assert not set(left) & set(board["candidate"])
-
-
 # -- fits leave nothing behind -------------------------------------------------------------------
 
 
@@ -114,12 +103,6 @@ def test_torchs_random_state_stays(kind: Any) -> None:
     for own in nets:
         gduq.fit(kind(own), data, val, progress=False)
         assert torch.equal(state, torch.get_rng_state())
-
-
-def test_a_posterior_can_be_written_as_it_is() -> None:
-    model = LastLayerLaplace(gnn(0))
-    gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
-    assert all(value.is_contiguous() for value in model.state_dict().values())
 
 
 def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:

@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GCN, global_mean_pool
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
-from gduq.models.laplace import Posterior
 from gduq.nn import GNN
 from gduq.prediction import Labels, TargetSample, Values
 from gduq.shifts.corruptions import shifted_copies
@@ -112,33 +110,21 @@ def test_laplace_of_values_is_bayesian_linear_regression(outputs: int) -> None:
     torch.testing.assert_close(p.variance, p.aleatoric + p.epistemic)
 
 
-def test_noise_of_a_network_without_any_is_by_marginal_likelihood() -> None:
-    """A little above the mean squared error of training rows: some of them were used up."""
-    model = fitted(LastLayerLaplace(trained("values")), "values", calibrate=None)
-    p = gduq.predict(model, data(60, 1, "values"))
-    error = (p.mean - p.target).square().mean(dim=0)
-    assert (p.aleatoric[0] > error).all()
-    assert (p.aleatoric[0] < error * 60 / 40).all()
-
-
-def test_draws_and_spaced_means_have_the_same_moments() -> None:
+def test_spaced_means_have_the_moments_of_one_gaussian() -> None:
     net, new = trained("values"), data(9, 7, "values")
-    spaced, drawn, alone = (
-        gduq.predict(fitted(LastLayerLaplace(net, k, link), "values", calibrate=None), new)
-        for k, link in ((10, "probit"), (5000, "samples"), (1, "probit"))
+    spaced, alone = (
+        gduq.predict(fitted(LastLayerLaplace(net, k), "values", calibrate=None), new)
+        for k in (10, 1)
     )
     assert spaced.num_samples == 10
-    torch.testing.assert_close(drawn.epistemic, spaced.epistemic, rtol=0.1, atol=0.0)
-    off = (drawn.mean - spaced.mean).abs() / spaced.epistemic.sqrt()
-    assert off.max() < 5 / 5000**0.5
     assert (alone.epistemic == 0).all()
+    torch.testing.assert_close(alone.mean, spaced.mean)
     torch.testing.assert_close(alone.std, spaced.std)
     torch.testing.assert_close(alone.quantile(0.9), spaced.quantile(0.9), rtol=1e-2, atol=0.0)
 
 
-@pytest.mark.parametrize("outputs", [4])
-def test_the_units_of_a_network_do_not_matter(outputs: int) -> None:
-    net, new = trained("values", outputs), data(9, 7, "values")
+def test_the_units_of_a_network_do_not_matter() -> None:
+    net, new = trained("values", 4), data(9, 7, "values")
     model = fitted(LastLayerLaplace(net), "values")
     other = fitted(LastLayerLaplace(in_units_of_y(net, model.target)), "values")
     assert other.target.raw
@@ -149,82 +135,13 @@ def test_the_units_of_a_network_do_not_matter(outputs: int) -> None:
     torch.testing.assert_close(two.epistemic, one.epistemic, rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.parametrize("link", ["probit", "samples"])
-def test_laplace_of_labels_asks_one_question_per_label(link: str) -> None:
-    net, new = trained("labels"), data(9, 7, "labels")
-    model = fitted(LastLayerLaplace(net, 4000, link), "labels", calibrate=None)
-    train, rows = data(60, 1, "labels"), wide(model, new)[:, :-1]
-    known = ~torch.cat([graph.y for graph in train]).isnan()
-    assert not known.all()
-    samples = model.sample(Batch.from_data_list(new))
-    for t in range(2):
-        pairs = zip(train, known[:, t], strict=True)
-        phi = wide(model, [graph for graph, there in pairs if there])[:, :-1]
-        weight, bias = model.last.weight[t : t + 1], model.last.bias[t : t + 1]
-        p = (phi @ weight.T + bias).sigmoid()
-        alone = Posterior().fit(phi, weight, bias, p * (1 - p))
-        if link == "probit":
-            torch.testing.assert_close(samples[0, :, [t]], alone.probit(rows))
-            continue
-        spread = alone.variance(rows).squeeze(1).sqrt()
-        torch.testing.assert_close(samples[..., t].std(dim=0), spread, rtol=0.06, atol=0.0)
-
-
-def test_a_layer_without_bias_and_one_value() -> None:
-    """In the units of y, where the missing bias cannot take the shift."""
-    net = Plain(bias=False)
-    graphs = [column(graph, 1) for graph in data(60, 1, "values")]
-    model = LastLayerLaplace(net)
-    gduq.fit(model, graphs, graphs[:30], calibrate=None, target=Values(("depth",)), **QUIET)
-    p = gduq.predict(model, graphs)
-    assert p.mean.shape == (60,)
-    batch = Batch.from_data_list(graphs)
-    own = net.double()(batch.x, batch.edge_index, batch.batch).detach().squeeze(1)
-    scale, shift = model.target.scale[0], model.target.shift[0]
-    torch.testing.assert_close(p.mean, own * scale + shift)
-    assert (p.epistemic > 0).all()
-
-
-def column(graph: Data, t: int) -> Data:
-    other = copy.copy(graph)
-    other.y = graph.y[:, t]
-    return other
-
-
-class Plain(nn.Module):
-    """A user's network with two layers and a head."""
-
-    def __init__(self, outputs: int = 1, bias: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = GCN(4, 8, 2)
-        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, outputs, bias=bias))
-        self.double()
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        return self.head(global_mean_pool(self.conv(x, edge_index), batch))
-
-
-class Pooled(nn.Module):
-    """A network without a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = GCN(4, 8, 2, 2)
-        self.double()
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        return global_mean_pool(self.conv(x, edge_index), batch)
-
-
 # -- all of them ---------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[str, int], nn.Module]] = {
     "ensemble": lambda kind, outputs: Ensemble(lambda seed: gnn(outputs, seed), size=2),
     "dropout": lambda kind, outputs: MCDropout(gnn(outputs), num_samples=4),
     "heads": lambda kind, outputs: HeadEnsemble(trained(kind, outputs), 2),
-    "laplace": lambda kind, outputs: LastLayerLaplace(trained(kind, outputs), 4, link="samples"),
+    "laplace": lambda kind, outputs: LastLayerLaplace(trained(kind, outputs), 4),
 }
 CASES = [("values", 2), pytest.param("values", 4, marks=pytest.mark.slow), ("labels", 2)]
 
@@ -241,8 +158,9 @@ def test_every_baseline_answers_for_every_target(
     p = gduq.predict(model, new)
     assert p.kind == kind
     assert p.calibrated == "shifted"
-    assert p.num_samples == (4 if name in ("dropout", "laplace") else 2)
-    assert (p.epistemic.mean(dim=0) > 0).all()
+    moderated = name == "laplace" and kind == "labels"  # one hypothesis
+    assert p.num_samples == (1 if moderated else 4 if name in ("dropout", "laplace") else 2)
+    assert moderated or (p.epistemic.mean(dim=0) > 0).all()
     if kind == "values":
         torch.testing.assert_close(p.variance, p.aleatoric + p.epistemic)
         assert ((p.mean - p.target).square().mean(dim=0) < 0.9 * p.target.var(dim=0)).all()
@@ -357,16 +275,3 @@ def test_choose_scores_a_network_as_fit_calibrates_it() -> None:
     wanted = 0.5 * loss(val) + 0.5 * sum(copies) / len(copies)
     found = stack.leaderboard.set_index("candidate").loc["plain"]["score"]
     assert found == pytest.approx(wanted, abs=1e-6)
-
-
-def test_choose_of_a_network_without_a_head() -> None:
-    """Whose noise is then found without rows of a trunk."""
-    net, train, val = Pooled(), data(60, 1, "values"), data(40, 2, "values")
-    gduq.fit(net, train, val, epochs=10, lr=0.02, **QUIET)
-    stack = gduq.choose(net, train, val, budget=5, epochs=2, lr=0.02, **QUIET)
-    place, shared = "anchors at input", "anchors at input, one anchor per graph"
-    names = {"plain", f"trained on, {place}", f"trained on, {shared}", "network 2", "network 3"}
-    assert set(stack.leaderboard["candidate"]) == names
-    p, plain = gduq.predict(stack, val), gduq.predict(net, val)
-    assert all(noise != 0.0 for noise in stack.members[0].target.noise)
-    assert p.log_prob(p.target).mean() > plain.log_prob(p.target).mean() - 0.05

@@ -49,36 +49,6 @@ def values(y: Tensor, outputs: int = 2, **more) -> Values:
 
 
 @pytest.mark.parametrize(
-    ("y", "outputs", "kind"),
-    [
-        (torch.tensor([0, 1, 2]), 3, "classes"),
-        (torch.tensor([0.0, 1.0, 1.0]), 1, "classes"),
-        (torch.tensor([[0.0], [1.0]]), 2, "classes"),
-        (torch.tensor([0.5, 1.0, 2.0]), 1, "values"),
-        (torch.tensor([[0.5], [1.0]]), 2, "values"),
-        (torch.tensor([[0.5, 1.0], [1.0, 0.0]]), 2, "values"),
-        (torch.tensor([[1.0, 1.0], [NAN, 0.0], [0.0, 0.0]]), 2, "labels"),
-        (torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]]), 3, "labels"),
-        (torch.tensor([-1, 1, 1]), 1, "classes"),
-        (torch.tensor([-1, 1, 0]), 1, "values"),
-        (torch.arange(30), 30, "classes"),
-    ],
-)
-def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
-    assert resolve_target(look(y, outputs)).kind == kind
-
-
-def test_whole_numbers_as_values_are_said() -> None:
-    y = torch.tensor([3, 17, 8])
-    with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
-        found = resolve_target(look(y, 1))
-    assert found.kind == "values"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert resolve_target(look(y, 1), "values").kind == "values"
-
-
-@pytest.mark.parametrize(
     ("y", "outputs", "given"),
     [
         (torch.eye(3), 3, None),
@@ -107,12 +77,6 @@ def test_what_does_not_fit_is_one_sentence(y, outputs, given) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_class_weights_are_for_classes() -> None:
-    y = torch.tensor([0.5, 1.5])
-    with pytest.raises(InputError):
-        resolve_target(look(y, 1), class_weights="balanced")
-
-
 @pytest.mark.parametrize("trained", [False, True])
 def test_units_of_the_network_are_told(trained: bool) -> None:
     y = 100 + 5 * draw(50)
@@ -134,8 +98,6 @@ def test_losses_are_gaussian_likelihoods() -> None:
     own = target.losses(outputs, truth)
     normal = torch.distributions.Normal(outputs[..., 0], (outputs[..., 1] / 2).exp())
     assert torch.allclose(own, -normal.log_prob(truth[:, 0]))
-    weighted = values(y, beta=0.5).losses(outputs, truth)
-    assert torch.allclose(weighted, own * (outputs[..., 1] / 2).exp())
     assert truth.mean().abs() < 1e-9
     assert truth.std(correction=0) == pytest.approx(1)
 
@@ -466,22 +428,6 @@ def test_predict_before_fit_does_not_guess_values() -> None:
         gduq.predict(Own(1), graphs("values", 5))
 
 
-def test_values_of_nodes() -> None:
-    x = draw(200, 3).float()
-    ring = torch.stack([torch.arange(200), torch.arange(200).roll(1)])
-    graph = Data(x=x, edge_index=ring, y=3 * x[:, 0] + 7 + 0.1 * draw(200, seed=1).float())
-    rows = torch.arange(200)
-    train = gduq.data.View(graph, rows < 100)
-    val = gduq.data.View(graph, (rows >= 100) & (rows < 150))
-    net = gduq.nn.GNN(3, 16, 1, num_layers=2, task="node", head="mlp")
-    gduq.fit(net, train, val, epochs=40, lr=0.02, progress=False)
-    model = gduq.anchor(net)
-    gduq.fit(model, train, val, progress=False)
-    p = gduq.predict(model, gduq.data.View(graph, rows >= 150))
-    assert len(p) == 50
-    assert (p.mean - p.target).square().mean().sqrt() < p.target.std()
-
-
 # -- what a second look found --------------------------------------------------------------------
 
 
@@ -589,14 +535,6 @@ def test_several_values_in_a_flat_y() -> None:
     for model in (Own(2), gduq.anchor(Own(2))):
         with pytest.raises(InputError):
             gduq.fit(model, train, epochs=1, progress=False)
-
-
-def test_one_output_and_no_truth_is_said() -> None:
-    data = graphs("values", 5)
-    for graph in data:
-        del graph.y
-    with pytest.warns(UserWarning, match=r"gduq\.fit has not seen this network"):
-        gduq.predict(Own(1), data)
 
 
 def test_given_classes_keep_their_weights() -> None:

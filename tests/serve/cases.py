@@ -34,7 +34,13 @@ SMILES = [
     "FC(F)F",
 ]
 KINDS = ("classes", "labels", "values")
-INFO = BundleInfo({"kind": "Network"}, None, {"targets": ["activity"]}, None, {"gduq": "0"})
+INFO = BundleInfo(
+    model={"kind": "Network"},
+    aliases={},
+    preprocessing={"targets": ["activity"]},
+    calibrator=None,
+    libraries={"gduq": "0"},
+)
 EVIL = "<img src=x onerror=alert(1)>"
 
 

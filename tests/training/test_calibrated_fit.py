@@ -19,6 +19,7 @@ from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
 
 import gduq
 from gduq import metrics
+from gduq.calibration import DeviationScaling
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.shifts.corruptions import shifted_copies
@@ -71,7 +72,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "ensemble": lambda: gduq.Ensemble([net(0), net(1)]),
     "dropout": lambda: gduq.MCDropout(net(), num_samples=3),
     "heads": lambda: gduq.HeadEnsemble(net(), 3),
-    "laplace": lambda: gduq.LastLayerLaplace(net(), 5, link="samples"),
+    "laplace": lambda: gduq.LastLayerLaplace(net(), 5),
 }
 
 
@@ -501,6 +502,9 @@ def test_deviations_grow_with_novelty_where_errors_do() -> None:
     p = gduq.predict(net, test)
     assert p.std[p.novelty > 0.9].mean() > 1.5 * p.std[p.novelty < 0.3].mean()
     assert torch.equal(p.std, gduq.predict(net, test, novelty=False).std)
+    held = gduq.predict(net, val)
+    fitted = DeviationScaling().fit(held)(held)  # to validation rows alone
+    assert float(held.std.median() / fitted.std.median()) < 1.04
     plain = gduq.fit(net, train, _rings(300, 1, values=True), epochs=0, **QUIET)
     assert plain is not None
     steady = gduq.predict(net, test).std

@@ -91,6 +91,7 @@ class Anchored(Predictor):
     def _init(self, recipe: Recipe, call: Call | None, seed: int) -> None:
         super().__init__()
         self.recipe, self.calibrate, self.seed = recipe, recipe.calibrate, int(seed)
+        self.frozen, self.starts_trained = recipe.freeze, recipe.init == "identity"
         self.call = call
         self.register_buffer("bank", torch.zeros(0))
 
@@ -148,14 +149,6 @@ class Anchored(Predictor):
     @property
     def row_kind(self) -> Rows | None:
         return self.point.row_kind
-
-    @property
-    def frozen(self) -> bool:
-        return self.recipe.freeze
-
-    @property
-    def starts_trained(self) -> bool:
-        return self.recipe.init == "identity"
 
     # -- training ------------------------------------------------------------------------------
 
@@ -260,9 +253,6 @@ class Anchored(Predictor):
     @property
     def min_anchor_rows(self) -> int:
         return self.recipe.num_anchors
-
-    def finish(self, batches: Any, batch_size: int) -> None:
-        self.fit_anchors(batches, batch_size=batch_size)
 
     def is_anchored(self) -> bool:
         return True

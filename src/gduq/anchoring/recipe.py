@@ -10,7 +10,7 @@ from gduq.anchoring.anchors import Source
 from gduq.anchoring.equation import Init
 from gduq.errors import InputError
 from gduq.graphs import Rows
-from gduq.models.predictor import Calibrate
+from gduq.prediction.base import Calibrate
 
 __all__ = ["Recipe", "Scope", "make_recipe"]
 

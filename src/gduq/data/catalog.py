@@ -122,7 +122,7 @@ def find(name: str) -> Family:
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
-    if "webkb/university" not in families():
+    if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
         do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
     raise InputError("the name of a dataset", repr(name), do)
 

@@ -66,15 +66,16 @@ def check_stored(source: object, trusted: bool = False, folder: Path | None = No
         got = f"{source!r}, which runs code when it is read"
         raise InputError("a file as the stored source", got, "Pass --trust-source if you trust it.")
     _look_here()
-    for module in accumulate(source.partition(":")[0].split("."), "{}.{}".format):
+    modules = accumulate(source.partition(":")[0].split("."), "{}.{}".format)
+    for module in modules if folder is not None else ():
         try:
             found = importlib.util.find_spec(module)
         except Exception:  # whatever a package does when it is imported: `find_object` tells
             break
         places = [found.origin, *(found.submodule_search_locations or ())] if found else []
-        for place in filter(None, places if folder is not None else ()):
-            if folder is not None and Path(place).resolve().is_relative_to(folder.resolve()):
-                raise InputError("a module outside of the run folder", f"{module} in {folder}")
+        inside = [Path(place).resolve() for place in places if place]
+        if folder and any(one.is_relative_to(folder.resolve()) for one in inside):
+            raise InputError("a module outside of the run folder", f"{module} in {folder}")
     _named.add(source)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq._checks import check_int
+from gduq.anchoring.cuts import Tail
 from gduq.errors import InputError, NotFittedError
 from gduq.models.predictor import CachedRows, ModelFactory, ModelOutput, Predictor, TrainHeads
 from gduq.nn.gnn import as_chain
@@ -53,11 +54,9 @@ class OnTrunk(Predictor):
 
     def _stand_on(self, trunk: Trunk) -> None:
         if not trunk.has_head:
-            raise InputError(
-                "a network whose last part is a head of linear layers",
-                f"{type(trunk.net).__name__}, whose last layer reads the graph",
-                f"{type(self).__name__} needs a head; use gduq.Ensemble instead.",
-            )
+            got = f"{type(trunk.net).__name__}, whose last layer reads the graph"
+            do = f"{type(self).__name__} needs a head; use gduq.Ensemble instead."
+            raise InputError("a network whose last part is a head of linear layers", got, do)
         self._trunk, self._waiting = trunk.requires_grad_(False), None
         with torch.random.fork_rng(devices=[]):  # new modules draw weights, if only to lose them
             self._build(trunk)
@@ -116,17 +115,14 @@ class PlainHead(nn.Module):
 
     def __init__(self, first: nn.Linear, rest: nn.Module) -> None:
         super().__init__()
-        self.first, self.rest = first, rest
-        self.noise: NoiseHead | None = None
+        self.first, self.tail = first, Tail(rest, first.out_features, None)
 
     def forward(self, h: Tensor, c: Tensor | None = None, masked: Tensor | None = None) -> Tensor:
         """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]``, with other rows ``c`` ``[D, n, d]``."""
         read = h.unsqueeze(0)
         if masked is not None and c is not None:
             read = torch.where(masked.unsqueeze(-1), h - c, read)
-        z = self.first(read)
-        found: Tensor = self.rest(z.flatten(0, 1)).view(z.size(0), z.size(1), -1)
-        return found if self.noise is None else self.noise(found, read)
+        return self.tail(self.first(read), h)  # type: ignore[no-any-return]
 
 
 class HeadEnsemble(OnTrunk):
@@ -166,7 +162,13 @@ class HeadEnsemble(OnTrunk):
         torch.manual_seed(self.seed)
         self.heads = nn.ModuleList(redraw(PlainHead(*trunk.head())) for _ in range(self.size))
         self.heads.requires_grad_(True)
+        for tail in self._tails:  # fresh heads learn in standardised units, unless they are bounded
+            tail.anew = not trunk.bounded
         self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def _tails(self) -> list[Tail]:
+        return [cast(PlainHead, head).tail for head in self.heads]
 
     def fit_rows(
         self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
@@ -179,8 +181,10 @@ class HeadEnsemble(OnTrunk):
                 self._build(self._trunk)
             self.to(h.device)
         if isinstance(target, Values):
-            self._add_noise(target, held)
-            self.target = target = target.combined()  # fresh heads learn in standardised units
+            for tail in self._tails if target.needs_noise else ():
+                if tail.noise is None:
+                    tail.widen(target, held.outputs, held.y)
+            self.target = target = target.combined()
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return h[torch.randint(h.size(0), (count,), generator=generator).to(h.device)]
@@ -188,30 +192,6 @@ class HeadEnsemble(OnTrunk):
         heads = [copy.deepcopy(head) for head in self.heads]
         self.heads = nn.ModuleList(learn(heads, [self.mask] * self.size, target, draw))
         self.trained = torch.ones_like(self.trained)
-
-    def _add_noise(self, target: Values, held: CachedRows) -> None:
-        """Give every head log-variances, where the network gives means only."""
-        if not target.needs_noise:
-            return
-        outputs = held.outputs
-        self._widen(target.num_values, outputs)
-        for noise in self._noises:
-            noise.start(target.residual(outputs, held.y).to(outputs))
-            if self._trunk is not None and self._trunk.bounded:  # as the network's head was
-                ends = (outputs.new_tensor(given) for given in (target.shift, target.scale))
-                noise.standardise(*ends)
-
-    def _widen(self, values: int, like: Tensor) -> None:
-        if not self._noises:
-            for head in self.heads:
-                plain = cast(PlainHead, head)
-                plain.noise = NoiseHead(plain.first.in_features, values)
-                plain.to(like.device, like.dtype)
-
-    @property
-    def _noises(self) -> list[NoiseHead]:
-        found = (cast(PlainHead, head).noise for head in self.heads)
-        return [noise for noise in found if noise is not None]
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
@@ -222,12 +202,12 @@ class HeadEnsemble(OnTrunk):
             raise NotFittedError("trained heads", "fresh ones", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        noises = self._noises
-        return super().spec() | {"values": noises[0].linear.out_features if noises else 0}
+        noise = self._tails[0].noise
+        return super().spec() | {"values": 0 if noise is None else noise.linear.out_features}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Self:
         model = super().from_spec(spec, factory)
-        if spec["values"]:
-            model._widen(spec["values"], torch.zeros(()))
+        for tail in model._tails if spec["values"] else ():
+            tail.noise = NoiseHead(tail.channels, spec["values"])
         return model

@@ -59,11 +59,8 @@ class MCDropout(Predictor):
             with ForcedDropout() as dropout:
                 passes = [self.net.forward_samples(graph) for _ in range(self.num_samples)]
         if dropout.calls == 0:
-            raise InputError(
-                "a network with dropout for MCDropout",
-                f"{self.net!r}, which drops nothing",
-                "Build it with dropout > 0.",
-            )
+            got = f"{self.net!r}, which drops nothing"
+            raise InputError("a network with dropout", got, "Build it with dropout > 0.")
         rows = self.net.forward_samples(graph, True).features if features else None
         return mixture([self.net] * len(passes), passes)._replace(features=rows)
 

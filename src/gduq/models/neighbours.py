@@ -1,14 +1,4 @@
-r"""`Neighbours`: the labels of the training rows that are nearest.
-
-Where the k training rows nearest to h carry :math:`n_c` votes for class c, and :math:`\pi_c` is
-the share of that class among all rows that are kept (with one row more of every class),
-
-.. math::
-    p_c(h) = \frac{n_c + \pi_c}{k + 1}
-
-A head draws lines that go on for ever; neighbours know only what is near. So the two err on
-different rows, which is what a mixture of them is good for.
-"""
+"""`Neighbours`: the labels of the training rows that are nearest."""
 
 from __future__ import annotations
 
@@ -35,7 +25,12 @@ _SAME = 1e-6  # lengths that differ by less, between directions, are a tie
 
 
 class Neighbours(AnySize, OnTrunk):
-    """A trained network with a vote of the nearest training rows in place of its head.
+    r"""A trained network with a vote of the nearest training rows in place of its head.
+
+    Where the k training rows nearest to h carry :math:`n_c` votes for class c, and :math:`\pi_c`
+    is the share of that class among all rows that are kept (with one row more of every class),
+    :math:`p_c(h) = (n_c + \pi_c) / (k + 1)`. A head draws lines that go on for ever; neighbours
+    know only what is near: the two err on different rows, which is what a mixture is good for.
 
     Rows are compared by the direction of what the network makes of them, the cosine. All rows as
     near as the k-th one share in its votes, so the order of training rows does not matter. Nothing
@@ -73,9 +68,10 @@ class Neighbours(AnySize, OnTrunk):
     def check_target(self) -> None:
         super().check_target()
         if not isinstance(self.target, (Classes, Labels)):
-            kind = "none" if self.target is None else self.target.kind
             do = "gduq.LastLayerLaplace and gduq.anchor take values."
-            raise InputError("classes or labels, which rows can vote for", kind, do)
+            raise InputError(
+                "classes or labels, which rows can vote for", self.target and self.target.kind, do
+            )
 
     @torch.no_grad()
     def fit_rows(

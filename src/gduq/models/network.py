@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,8 +30,8 @@ from gduq.tracing.trunk import Trunk
 
 __all__ = ["Network", "as_predictor", "checked_predictor"]
 
-# What is known of users' networks: the `Network` around one while it lives, and all of it but the
-# network. Nothing is written into the network, and nothing here keeps it alive.
+# What is known of users' networks: the `Network` around one without it, and the spec of its trunk.
+# Nothing is written into the network, and nothing here keeps it alive.
 _KNOWN: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -46,23 +45,15 @@ class _Found(NamedTuple):
 
 @torch.no_grad()
 def _fingerprint(net: nn.Module) -> Tensor:
-    """Three sums per weight or buffer ``[t, 3]``: of all entries, of the first half of them, and
-    of their sizes. Copies and moves to another device leave them alone."""
-    found = []
-    for flat in (t.detach().flatten() for t in _tensors(net)):
-        parts = (flat, flat[: flat.numel() // 2], flat if flat.dtype == torch.bool else flat.abs())
-        found.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]))
-    return torch.stack(found).cpu() if found else torch.zeros(0, 3, dtype=torch.float64)
-
-
-def _tensors(net: nn.Module) -> list[Tensor]:
-    return [t for t in (*net.parameters(), *net.buffers()) if not isinstance(t, LAZY)]
-
-
-def _same(one: Tensor, two: Tensor) -> bool:
-    return one.shape == two.shape and bool(
-        ((one - two).abs() <= 1e-9 * torch.maximum(one, two)[:, 2:]).all()
-    )
+    """Two sums per weight or buffer ``[t, 2]``: of all entries, each times its place, and of their
+    sizes. Copies and moves to another device leave them alone."""
+    found = [torch.zeros(0, 2, dtype=torch.float64)]
+    for given in (*net.parameters(), *net.buffers()):
+        if not isinstance(given, LAZY):
+            flat = given.double().flatten()
+            places = torch.linspace(1, 2, flat.numel(), dtype=flat.dtype, device=flat.device)
+            found.append(torch.stack([flat @ places, flat.abs().sum()]).cpu().unsqueeze(0))
+    return torch.cat(found)
 
 
 class Network(Predictor):
@@ -123,10 +114,7 @@ class Network(Predictor):
     def forward(self, graph: Any) -> Tensor:
         """Logits ``[rows, O]``."""
         found = self._ensure_found(graph)
-        if as_chain(self.net) is not None:
-            return self._checked(call_network(self.net, graph, self.call))
-        outputs = call_network(self.net, graph, self.call)
-        return self._checked(as_logits(outputs, found.ending))
+        return self._checked(as_logits(call_network(self.net, graph, self.call), found.ending))
 
     def _checked(self, outputs: Tensor) -> Tensor:
         assert self._found is not None
@@ -138,12 +126,12 @@ class Network(Predictor):
         check_graph(graph)
         self._ensure_found(graph)
         if not features or self.trunk is None:
-            outputs = self(graph)
-            rows = self._formed(outputs[label_rows(graph, outputs.size(0))])
-            return ModelOutput(rows.unsqueeze(0))
-        h, outputs = self.trunk.run(graph)
-        rows = self._checked(outputs)[label_rows(graph, outputs.size(0))]
-        return ModelOutput(self._formed(rows).unsqueeze(0), self.trunk.features(h, graph))
+            outputs, rows = self(graph), None
+        else:
+            h, outputs = self.trunk.run(graph)
+            outputs, rows = self._checked(outputs), self.trunk.features(h, graph)
+        outputs = self._formed(outputs[label_rows(graph, outputs.size(0))])
+        return ModelOutput(outputs.unsqueeze(0), rows)
 
     # -- calibration ---------------------------------------------------------------------------
 
@@ -152,23 +140,19 @@ class Network(Predictor):
         self._fitted = _fingerprint(self.net)
         self.note()
 
-    @property
-    def _knows(self) -> bool:
-        return self.calibration is not None or self.novelty.fitted
-
-    def _forget(self) -> None:
-        self.novelty = Novelty()
-        self.set_temperature(1.0, None)
-
     def forget_if_changed(self) -> None:
         """Drop what `gduq.fit` found out about weights that are no longer these."""
-        if self._fitted is None or not self._knows or _same(self._fitted, _fingerprint(self.net)):
+        if self._fitted is None or not (self.calibration is not None or self.novelty.fitted):
             return
-        self._forget()
-        warn_user(
-            "the network's weights have changed since gduq.fit: not calibrated any more, and "
-            "without novelty, until gduq.fit is called again"
-        )
+        now = _fingerprint(self.net)
+        if now.shape == self._fitted.shape:
+            apart, size = (now - self._fitted)[:, 0].abs(), torch.maximum(now, self._fitted)[:, 1]
+            if bool((apart <= 1e-9 * size).all()):
+                return
+        self.novelty = Novelty()
+        self.set_temperature(1.0, None)
+        lost = "not calibrated any more, and without novelty, until gduq.fit is called again"
+        warn_user(f"the network's weights have changed since gduq.fit: {lost}")
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
@@ -179,23 +163,21 @@ class Network(Predictor):
     def note(self) -> None:
         """For the next call with the network; see `Predictor.note`."""
         if self._noted:
-            trunk = None if self.trunk is None else self.trunk.spec()
-            parts = {name: part for name, part in self._modules.items() if name != "net"}
-            found = None if self._found is None else self._found._replace(trunk=None)
-            state = {**vars(self), "_modules": parts, "_found": found}
-            _KNOWN[self.net] = weakref.ref(self), state, trunk
+            rest = copy.copy(self)
+            rest._modules = {name: part for name, part in self._modules.items() if name != "net"}
+            rest._found = None if self._found is None else self._found._replace(trunk=None)
+            _KNOWN[self.net] = rest, None if self.trunk is None else self.trunk.spec()
 
     @classmethod
     def known(cls, net: nn.Module) -> Network | None:
         """The network around a user's one as it was noted, if it was."""
-        alive, state, trunk = _KNOWN.get(net) or (lambda: None, None, None)
-        made: Network | None = alive()
-        if made is None and state is not None:
-            made = cls.__new__(cls)
-            made.__dict__.update(state, _modules={**state["_modules"], "net": net})
-            if trunk is not None and made._found is not None:
-                made._found = made._found._replace(trunk=Trunk.from_spec(trunk, net, made.call))
-            made.note()
+        rest, trunk = _KNOWN.get(net) or (None, None)
+        if rest is None:
+            return None
+        made: Network = copy.copy(rest)
+        made._modules = {**rest._modules, "net": net}
+        if trunk is not None and made._found is not None:
+            made._found = made._found._replace(trunk=Trunk.from_spec(trunk, net, made.call))
         return made
 
     # -- training ------------------------------------------------------------------------------
@@ -208,8 +190,6 @@ class Network(Predictor):
         self.net, self._found = trunk.net, _Found(trunk, trunk.ending, bounded)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        if self.training and self._knows:  # of an earlier fit
-            self._forget()
         check_graph(graph)
         return self._losses(graph, self(graph).unsqueeze(0))
 
@@ -242,41 +222,31 @@ def as_predictor(model: nn.Module, call: Call | None = None, trains: bool = Fals
     """The model itself, or a plain network as a `Network`, with what was found out about it.
 
     That is noted beside the network, not in it: copies and pickles of it are plain networks.
-
-    Args:
-        model: Any model.
-        call: As in `gduq.anchor`. Another call than that of `gduq.fit` is used this time only.
-        trains: Whether the model is about to be fitted, with this call from now on.
+    Another ``call`` than that of `gduq.fit` is used this time only, or, for a model that
+    ``trains``, from now on.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     if not isinstance(model, nn.Module):
         raise InputError("a model: a gduq predictor or a torch module", type(model).__name__)
-    return model if isinstance(model, Predictor) else _wrapped(model, call, trains)
+    if isinstance(model, Predictor):
+        return model
+    known = Network.known(model)
+    if known is None or (trains and call is not None and known.call is not call):
+        known = Network(model, call)
+        known._noted = True
+        known.note()
+    elif call is not None and known.call is not call:  # the same calibration, this time only
+        known.call, known._noted = call, False
+        known._found = known._found if as_chain(model) is not None else None
+    return known
 
 
 def checked_predictor(model: nn.Module) -> Predictor:
-    """`as_predictor` for what outlives this process, or lasts (a bundle, a service, a report): what
-    `gduq.fit` found is dropped, with a warning, where weights have changed since.
-
-    `gduq.predict` does not look: that would take a fifth of the time of a small graph.
-    """
+    """`as_predictor` for what lasts (a bundle, a service, a report): what `gduq.fit` found is
+    dropped, with a warning, where weights have changed since. `gduq.predict` does not look: that
+    would take a fifth of the time of a small graph."""
     known = as_predictor(model)
     for part in known.modules():
         if isinstance(part, Network):
             part.forget_if_changed()
     return known
-
-
-def _wrapped(model: nn.Module, call: Call | None, trains: bool) -> Network:
-    known = Network.known(model)
-    if known is not None and (call is None or known.call is call):
-        return known
-    if known is not None and not trains:  # the same calibration with another call
-        other = copy.copy(known)
-        other.call, other._noted = call, False
-        other._found = known._found if as_chain(model) is not None else None
-        return other
-    made = Network(model, call)
-    made._noted = True
-    made.note()
-    return made

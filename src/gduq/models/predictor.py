@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.graphs import Rows, label_rows, structure_of, targets
 from gduq.ood.nearest import Novelty
+from gduq.prediction.base import Calibrate
 from gduq.tracing.call import evaluating
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ __all__ = [
     "TrainHeads",
     "kinds",
 ]
-
-Calibrate = Literal["shifted", "clean"] | None
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
 _KINDS: dict[str, type[Predictor]] = {}
@@ -53,7 +52,7 @@ class CachedRows:
     h: Tensor  # representations [m, d]
     y: Tensor  # the truth [m, ...], as `Target.check` gives it
     outputs: Tensor  # of the network itself [m, O]
-    structure: Tensor | None = None  # see `Predictor.structure` [m, s]
+    structure: Tensor | None = None  # see `gduq.graphs.structure_of` [m, s]
 
     def __len__(self) -> int:
         return self.h.size(0)
@@ -87,15 +86,17 @@ class Predictor(nn.Module, ABC):
         calibrate: What `gduq.fit` ends with: one temperature from validation rows and shifted
             copies of them (``"shifted"``), from validation rows alone (``"clean"``), or none.
         temperature: The temperature that all hypotheses are divided by; 1 until `gduq.fit`.
-        novelty_slope: How the temperature grows with novelty (of values only): a row of novelty u
-            has ``temperature * exp(novelty_slope * (u - 0.5))``. A mixture has one of its own, and
-            does not use those of its members.
+        novelty_slope: A row of novelty u has ``temperature * exp(novelty_slope * (u - 0.5))`` (of
+            values only). A mixture has one of its own, and does not use those of its members.
         novelty: How unlike the training data a representation is.
-        trunk: The network before a head that reads rows, where the model is such a head.
+        frozen: Whether a trained network stays as it is, so that training is short.
+        starts_trained: Whether training starts from a trained network, and with small steps.
     """
 
     kind: ClassVar[str]
 
+    frozen: bool = False
+    starts_trained: bool = False
     temperature: Tensor
     novelty_slope: Tensor
     _calibration: Tensor
@@ -126,8 +127,7 @@ class Predictor(nn.Module, ABC):
             return self.calibrated_samples(graph)[0].outputs
 
     def features(self, graph: Any) -> Tensor | None:
-        """The representation of the m rows that count, ``[m, d]``; ``None`` for a model without.
-        The K hypotheses are not paid for where that can be."""
+        """The representation of the m rows that count, ``[m, d]``; ``None`` for a model without."""
         with evaluating(self):
             return self.forward_samples(graph, features=True).features
 
@@ -154,7 +154,7 @@ class Predictor(nn.Module, ABC):
         novelty = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
         found, ranks = self.forward_samples(graph, features=features or novelty), None
         if novelty and found.features is not None:
-            ranks = self.novelty(found.features, self.structure(graph))
+            ranks = self.novelty(found.features, structure_of(graph, self.row_kind))
         outputs = self.calibrated(found.outputs, found.weights, ranks)
         return found._replace(outputs=outputs), ranks
 
@@ -163,12 +163,12 @@ class Predictor(nn.Module, ABC):
         return outputs if self.target is None else self.target.to_params(outputs)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        """The outputs of `forward_samples` from what the trunk gave of m rows: representation and
-        plain outputs."""
+        """The outputs of `forward_samples` from representation and plain outputs of m rows."""
         raise InputError("a model that reads the rows of a trunk", type(self).__name__)
 
     @property
     def trunk(self) -> Trunk | None:
+        """The network before its last part, where that has been found."""
         return None
 
     @property
@@ -177,10 +177,6 @@ class Predictor(nn.Module, ABC):
         if self.trunk is not None:
             return self.trunk.row_kind
         return next((part.row_kind for part in self.parts.values()), None)
-
-    def structure(self, graph: Any) -> Tensor | None:
-        """What novelty reads beside `features`, ``[m, s]``; see `gduq.graphs.structure_of`."""
-        return structure_of(graph, self.row_kind)
 
     def share_trunk(self, trunk: Trunk) -> None:
         """Stand on a trunk that equals the model's own."""
@@ -206,18 +202,8 @@ class Predictor(nn.Module, ABC):
         """Models inside this one that are trained on their own, by name."""
         return {}
 
-    @property
-    def frozen(self) -> bool:
-        """Whether a trained network stays as it is, so that training is short."""
-        return False
-
     def note(self) -> None:
         """Keep what is known of a user's network, where the model stands for one."""
-
-    @property
-    def starts_trained(self) -> bool:
-        """Whether training starts from a trained network, so that its first steps are small."""
-        return False
 
     def locate(self, graph: Any) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
@@ -252,9 +238,6 @@ class Predictor(nn.Module, ABC):
         """How many training rows `init_anchors` needs."""
         return 1
 
-    def finish(self, batches: Any, batch_size: int) -> None:
-        """After the last epoch: all that prediction needs from the training rows."""
-
     def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the anchors of every anchored model inside; see `Anchored.fit_anchors`."""
         if not self.parts:
@@ -278,26 +261,17 @@ class Predictor(nn.Module, ABC):
         """Raise where the target and what the network ends in do not go together."""
         ending = None if self.trunk is None else self.trunk.ending
         if self.target is not None and self.target.has_units and ending is not None:
-            raise InputError(
-                "a network whose outputs are values",
-                f"one that ends in {ending}",
-                "Return what it is applied to, or train on classes or labels.",
-            )
+            do = "Return what it is applied to, or train on classes or labels."
+            raise InputError("a network whose outputs are values", f"one that ends in {ending}", do)
 
     def fit_rows(
         self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
     ) -> None:
-        """Fit what stands on a frozen trunk to its rows, once the target is known: by training
-        heads (``learn``), or without steps.
-
-        ``held`` are validation rows, or training rows where there are none; ``before`` is the
-        target of an earlier fit.
-        """
-        raise InputError(
-            "a network with parameters to train",
-            "none that requires_grad",
-            "Call net.requires_grad_(True), or gduq.anchor(net) to train a head on it.",
-        )
+        """Fit what stands on a frozen trunk to its rows, by training heads (``learn``) or without
+        steps. ``held`` are validation rows, or training rows where there are none; ``before`` is
+        the target of an earlier fit."""
+        do = "Call net.requires_grad_(True), or gduq.anchor(net) to train a head on it."
+        raise InputError("a network with parameters to train", "none that requires_grad", do)
 
     # -- bundles -------------------------------------------------------------------------------
 

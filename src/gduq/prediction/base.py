@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Discrete", "Prediction", "RowChoice", "check_nodes", "row_index"]
+__all__ = ["Calibrate", "Discrete", "Prediction", "RowChoice", "check_nodes", "row_index"]
 
+Calibrate = Literal["shifted", "clean"] | None  # how a temperature was found
 RowChoice = Tensor | slice | Sequence[int]
 
 _PER_ROW = ("target", "features", "novelty", "nodes")
@@ -39,14 +40,14 @@ class Prediction(ABC):
 
     Args:
         samples: Outputs ``[K, m, O]``; ``[m, O]`` is taken as K = 1.
-        target: The truth, one entry or one row of entries per row; ``None`` when unknown.
-        names: What classes, labels or values are called, or ``()``; used as column names.
-        features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
+        target: The truth, one entry or one row of entries per row.
+        names: What classes, labels or values are called; used as column names.
+        features: Representation at the cut ``[m, d]``.
         weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
-        novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
+        novelty: How unlike the training data each row is ``[m]``, from 0 to 1.
         calibrated: What the model's temperature was fitted on: ``"shifted"`` (validation rows
             and shifted copies of them), ``"clean"`` (validation rows), or ``None``.
-        nodes: The number of the node that each row is about ``[m]``, or ``None``.
+        nodes: The number of the node that each row is about ``[m]``.
     """
 
     if TYPE_CHECKING:
@@ -55,7 +56,6 @@ class Prediction(ABC):
         def epistemic(self) -> Tensor: ...
 
     kind: ClassVar[str]
-    outputs: ClassVar[str]  # what samples are
     metrics: ClassVar[tuple[str, ...]]  # all that `gduq.evaluate` measures, as in `gduq.metrics`
     summary: ClassVar[tuple[str, ...]]  # those that are shown first
     calibrator: ClassVar[str]  # the default of `gduq.calibration.METHODS`
@@ -79,28 +79,26 @@ class Prediction(ABC):
             _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
-        self._set("samples", self._checked_samples(as_outputs(self.samples, self.outputs)))
+        self._set("samples", self._checked_samples(_as_samples(self.samples)))
         count, rows = self.samples.shape[:2]
         if self.target is not None:
             self._set("target", self._checked_target(torch.as_tensor(self.target)))
+        if self.weights is not None:
+            self._set("weights", _as_weights(self.weights, count).to(self.samples.device))
         self._set("names", tuple(str(name) for name in ([] if self.names is None else self.names)))
         if self.names and (len(self.names) != self.width or len({*self.names}) != self.width):
             raise InputError(f"{self.width} different names of {self.kind}", list(self.names))
-        if self.features is not None:
-            features = _precise(self.features)
-            self._set("features", _checked_shape("features", features, rows, dims=2))
-        if self.weights is not None:
-            self._set("weights", _as_weights(self.weights, count).to(self.samples.device))
-        if self.novelty is not None:
-            novelty = _checked_shape("novelty", _precise(self.novelty), rows)
-            if not bool(((novelty >= 0) & (novelty <= 1)).all()):
-                raise InputError("novelty from 0 to 1", "values outside, or NaN")
-            self._set("novelty", novelty)
-        if self.nodes is not None:
-            nodes = _checked_shape("nodes", torch.as_tensor(self.nodes), rows)
-            if nodes.dtype != torch.int64:
-                raise InputError("node numbers, one per row", nodes.dtype)
-            self._set("nodes", nodes)
+        for name, dims in {"features": 2, "novelty": 1, "nodes": 1}.items():
+            values: Tensor | None = getattr(self, name)
+            if values is not None:
+                values = torch.as_tensor(values) if name == "nodes" else _precise(values)
+                if values.dim() != dims or values.size(0) != rows:
+                    raise InputError(f"{name} of {rows} rows, one per row", list(values.shape))
+                self._set(name, values)
+        if self.novelty is not None and not bool(((self.novelty >= 0) & (self.novelty <= 1)).all()):
+            raise InputError("novelty from 0 to 1", "values outside, or NaN")
+        if self.nodes is not None and self.nodes.dtype != torch.int64:
+            raise InputError("node numbers, one per row", self.nodes.dtype)
         if self.calibrated not in (None, "shifted", "clean"):
             raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
 
@@ -137,8 +135,7 @@ class Prediction(ABC):
 
     def parts(self) -> dict[str, Prediction]:
         """What is looked at one by one, by name: every label, as a task of two classes on the rows
-        whose label is known, or every value. Classes, one label and one value are ``{"": part}``.
-        """
+        whose label is known, or every value; one alone is ``{"": part}``."""
         numbers = tuple(str(t) for t in range(self.width))
         names = (self.names or numbers) if self.width > 1 else ("",)
         return {name: self.column(t) for t, name in enumerate(names)}
@@ -192,8 +189,8 @@ class Prediction(ABC):
 
     def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Self:
         """Other samples, and a change of everything that has one entry per row."""
-        given = {name: getattr(self, name) for name in _PER_ROW}
-        changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in given.items()}
+        given = ((name, getattr(self, name)) for name in _PER_ROW)
+        changed: dict[str, Any] = {k: change(v) for k, v in given if v is not None}
         return replace(self, samples=samples, **changed)
 
     @staticmethod
@@ -203,20 +200,18 @@ class Prediction(ABC):
         Targets, features, novelty and nodes stay if every part has them, ``calibrated`` if it is
         the same.
         """
-        if not parts:
-            raise InputError("at least one prediction", "none")
         kinds = sorted({(type(p).__name__, p.num_samples, p.samples.size(2)) for p in parts})
-        if len(kinds) > 1:
-            raise InputError("predictions of one kind with equal K and C", kinds)
+        if len(kinds) != 1:
+            raise InputError("predictions of one kind with equal K and C", kinds or "none")
         joined: dict[str, Any] = {"samples": torch.cat([p.samples for p in parts], dim=1)}
         for name in (f.name for f in fields(parts[0]) if f.name != "samples"):
             found = [getattr(p, name) for p in parts]
             if name in _PER_ROW:
                 joined[name] = None if any(x is None for x in found) else torch.cat(found)
             elif len({str(x.tolist() if isinstance(x, Tensor) else x) for x in found}) > 1:
+                joined[name] = None
                 if name != "calibrated":
                     raise InputError(f"parts with equal {name}", "different ones")
-                joined[name] = None
         return replace(parts[0], **joined)
 
     # -- out -----------------------------------------------------------------------------------
@@ -226,11 +221,8 @@ class Prediction(ABC):
         return {name: values.tolist() for name, values in self._columns().items()}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One line per row, with everything that is said of it.
-
-        ``node`` is the number of the node, where rows are nodes; ``spread`` is a mean over classes;
-        ``novelty`` is there if known; each value has its 90 % interval.
-        """
+        """One line per row, with everything that is said of it: ``node`` is its number, where rows
+        are nodes, ``spread`` a mean over classes, and each value has its 90 % interval."""
         import pandas as pd
 
         first = {} if self.nodes is None else {"node": self.nodes}
@@ -259,18 +251,20 @@ class Prediction(ABC):
     @classmethod
     def from_npz(cls, path: str | Path) -> Any:
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
-        got = f"{path}, which is none, or damaged"
-        bad = InputError("a file that Prediction.to_npz wrote", got)
-        if Path(path).exists() and not Path(path).is_file():
+        bad = InputError(
+            "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
+        )
+        if Path(path).is_dir():
             raise bad
-        raw = Path(path).read_bytes()
+        content = BytesIO(Path(path).read_bytes())
         try:
-            with np.load(BytesIO(raw), allow_pickle=False) as file:
+            with np.load(content, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file}
-            kind = _KINDS[str(arrays.pop("kind", "classes"))]
-            known = {f.name for f in fields(kind)}
-            given: dict[str, Any] = {k: _read(k, v) for k, v in arrays.items() if k in known}
-            found = kind(**given)
+            kind, known = _KINDS[str(arrays.pop("kind", "classes"))], dict[str, Any]()
+            for name in arrays.keys() & {f.name for f in fields(kind)}:
+                text = arrays[name].dtype.kind == "U" and name not in ("samples", *_PER_ROW)
+                known[name] = _texts(arrays[name]) if text else torch.from_numpy(arrays[name])
+            found = kind(**known)
             found.to_pandas()  # all that is said of a row can be said
             return found
         except InputError:
@@ -279,28 +273,23 @@ class Prediction(ABC):
             raise bad from None
 
 
-def _read(name: str, array: NDArray[Any]) -> Tensor | str | tuple[str, ...]:
-    """A tensor, a text or a tuple of texts, as an array of the file holds it."""
-    if array.dtype.kind != "U" or name in ("samples", *_PER_ROW):
-        return torch.from_numpy(array)
+def _texts(array: NDArray[Any]) -> str | tuple[str, ...]:
     return tuple(array.tolist()) if array.ndim else str(array)
 
 
-def as_outputs(given: Tensor, what: str) -> Tensor:
-    """Finite outputs ``[K, m, O]`` in single or double precision; ``what`` describes them."""
+def _as_samples(given: Tensor) -> Tensor:
+    """Finite samples ``[K, m, O]`` in single or double precision."""
     samples = torch.as_tensor(given).detach()
     if samples.dim() == 2:
         samples = samples.unsqueeze(0)
     if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
-        raise InputError(f"{what} of shape [K, m, O] or [m, O] with K, O >= 1", list(samples.shape))
+        raise InputError("samples [K, m, O] or [m, O] with K, O >= 1", list(samples.shape))
     if not samples.is_floating_point():
-        raise InputError(f"floating-point {what}", samples.dtype, "Convert with .float().")
+        raise InputError("floating-point samples", samples.dtype, "Convert with .float().")
     if not exporting() and not torch.isfinite(samples).all():
-        raise InputError(
-            f"finite {what}",
-            f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
-            "Look for NaN in the input features; else train with a lower learning rate.",
-        )
+        got = f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values"
+        do = "Look for NaN in the input features; else train with a lower learning rate."
+        raise InputError("finite samples", got, do)
     return _precise(samples)
 
 
@@ -310,26 +299,20 @@ def _precise(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _checked_shape(name: str, values: Tensor, rows: int, dims: int = 1) -> Tensor:
-    if values.dim() != dims or values.size(0) != rows:
-        shape = f"[{rows}{', d' * (dims - 1)}]"
-        raise InputError(f"{name} of shape {shape}, one per row", list(values.shape))
-    return values
-
-
 def _as_weights(given: Tensor, count: int) -> Tensor:
     """Weights ``[K]`` in float64 that sum to 1, as they are if they do so but for rounding."""
-    weights = _checked_shape("weights", torch.as_tensor(given).detach().double(), count)
+    weights = torch.as_tensor(given).detach().double()
     if exporting():
         return weights
     total = float(weights.sum())
-    if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
-        raise InputError("weights of at least 0 that sum to 1", weights.tolist())
+    fits = weights.shape == (count,) and bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4
+    if not fits:
+        raise InputError(f"{count} weights of at least 0 that sum to 1", weights.tolist())
     return weights if abs(total - 1.0) < 1e-12 else weights / total
 
 
 def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
-    """Rows as a mask, slice or index tensor that fits ``length`` rows.
+    """A slice, mask or numbers of rows as what indexes ``length`` rows.
 
     Example:
         >>> row_index([0, 2], length=3)
@@ -338,16 +321,11 @@ def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
     if rows is None or isinstance(rows, slice):
         return rows or slice(None)
     index = torch.as_tensor(rows).cpu()
-    if index.dtype == torch.bool:
-        if index.shape != (length,):
-            raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
-        return index
-    if index.is_floating_point() and index.numel():
-        raise InputError("rows as a mask, a slice or integers", index.dtype)
-    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, -1)
-    if not -length <= low or high >= length:
-        raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
-    return index.long()
+    try:
+        return torch.arange(length)[index if index.numel() else index.long()]
+    except IndexError:
+        got = f"{index.dtype} of shape {list(index.shape)}"
+        raise InputError(f"a slice, a mask or numbers of {length} rows", got) from None
 
 
 def check_nodes(graph: Graph | None, p: Prediction, name: str) -> Graph:
@@ -356,9 +334,8 @@ def check_nodes(graph: Graph | None, p: Prediction, name: str) -> Graph:
         do = f"Pass {name}(graph=data), or bind a restored one with .on(data)."
         raise InputError(f"a graph for {name}", "none", do)
     if len(p) != graph.num_nodes:
-        wanted = f"a prediction for each of the {graph.num_nodes} nodes of the graph"
-        do = f"Predict all nodes and choose with rows=; {name} is for node tasks."
-        raise InputError(wanted, f"{len(p)} rows", do)
+        do = "Predict all nodes, and choose with rows=."
+        raise InputError(f"predictions of all {graph.num_nodes} nodes", f"{len(p)} rows", do)
     return graph
 
 
@@ -367,8 +344,6 @@ class Discrete(Prediction):
 
     Differences of entropies are taken in float64.
     """
-
-    outputs: ClassVar[str] = "logits"
 
     @property
     @abstractmethod

@@ -30,8 +30,8 @@ _UNLABELLED = "Leave unlabelled nodes out with gduq.data.View(data, rows)."
 class ClassPrediction(Discrete):
     r"""K hypotheses about m rows, and everything that follows from their mixture.
 
-    With logits :math:`s_k` of hypothesis k, :math:`p_k = \mathrm{softmax}(s_k)` and weights
-    :math:`w_k` that sum to 1:
+    With logits :math:`s_k` and weight :math:`w_k` of hypothesis k, :math:`p_k =
+    \mathrm{softmax}(s_k)`:
 
     ============== ========= ================================================================
     ``probs``      ``[m,C]`` :math:`\bar p = \sum_k w_k p_k`, the mixture
@@ -157,11 +157,6 @@ class ClassPrediction(Discrete):
         r"""The paper's average: one hypothesis, :math:`\mu`.
 
         The temperature was fitted to the mixture, not to it: ``calibrated`` is ``None``.
-
-        Example:
-            >>> import torch
-            >>> ClassPrediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]])).mean_logits().samples
-            tensor([[[4.5000, 0.0000]]])
         """
         return self._alone(self.logits)
 
@@ -252,15 +247,12 @@ class Classes(Target):
         """With these weights of the classes, or those that were given."""
         width = sample.outputs.size(1)
         if width != (1 if self.one_logit else self.num_classes):
-            raise InputError(
-                f"a network with {self.num_classes} outputs, one per class", f"{width} outputs"
-            )
+            wanted = f"a network with {self.num_classes} outputs, one per class"
+            raise InputError(wanted, f"{width} outputs")
         labels = self.check(sample.y, "train")
         if labels.numel() and bool((labels == labels[0]).all()):
-            raise InputError(
-                "training labels of at least two classes",
-                f"only class {int(labels[0])} in {labels.numel()} row(s)",
-            )
+            got = f"only class {int(labels[0])} in {labels.numel()} row(s)"
+            raise InputError("training labels of at least two classes", got)
         counts = torch.bincount(labels, minlength=self.num_classes)
         return replace(self, weights=_weights(self.weights if weights is None else weights, counts))
 
@@ -284,14 +276,11 @@ class Classes(Target):
         if unseen.numel():
             number = int(unseen[0])
             name = f"class {number}" if self.names is None else f"'{self.names[number]}'"
-            warn_user(
-                f"{unseen.numel()} of {labels.numel()} validation rows are of classes that no "
-                f"training row has, such as {name}: the model cannot learn them"
-            )
+            share = f"{unseen.numel()} of {labels.numel()} validation rows"
+            warn_user(f"{share} are of classes that no training row has, such as {name}")
         return labels
 
     def strata(self, y: Tensor) -> Tensor:
-        """The classes."""
         return y.long()
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -330,12 +319,7 @@ def two_logits(one: Tensor) -> Tensor:
 
 
 def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
-    """Integer labels ``[m]``.
-
-    Example:
-        >>> as_labels(torch.tensor([[0.0], [1.0]]), rows=2, classes=2)
-        tensor([0, 1])
-    """
+    """Integer labels ``[m]``."""
     labels = _integers(torch.as_tensor(target))
     if len(labels) != rows:
         raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
@@ -354,29 +338,18 @@ def _integers(y: Tensor) -> Tensor:
     """Labels ``[m]`` or ``[m, 1]`` of any dtype as whole numbers ``[m]``."""
     if y.dim() > 1 and y.numel() != y.size(0):
         one_hot = y.dim() == 2 and bool(((y == 0) | (y == 1)).all() and (y.sum(dim=1) == 1).all())
-        raise InputError(
-            "one class label per row",
-            f"y of shape {list(y.shape)}",
-            "It is one-hot: pass y.argmax(dim=1)." if one_hot else "Train one task at a time.",
-        )
+        do = "It is one-hot: pass y.argmax(dim=1)." if one_hot else "Train one task at a time."
+        raise InputError("one class label per row", f"y of shape {list(y.shape)}", do)
     flat = y.reshape(-1)
     labels = flat.long()
     if not torch.equal(labels.to(y.dtype), flat):
-        raise InputError(
-            "whole class numbers in y",
-            f"{y.dtype} values with fractions or NaN",
-            'Leave rows without a class out, or pass target="labels" or "values".',
-        )
+        do = 'Leave rows without a class out, or pass target="labels" or "values".'
+        raise InputError("whole class numbers in y", f"{y.dtype} values with fractions or NaN", do)
     return labels
 
 
 def _weights(choice: ClassWeights, counts: Tensor) -> tuple[float, ...] | None:
-    r"""The weight of each class; ``"balanced"`` is :math:`m / (C\, m_c)`.
-
-    Example:
-        >>> _weights("balanced", torch.tensor([3, 1]))
-        (0.6666666865348816, 2.0)
-    """
+    r"""The weight of each class; ``"balanced"`` is :math:`m / (C\, m_c)`."""
     classes = len(counts)
     if choice is None:
         return None
@@ -385,8 +358,6 @@ def _weights(choice: ClassWeights, counts: Tensor) -> tuple[float, ...] | None:
             raise InputError("class_weights 'balanced' or one number per class", repr(choice))
         return tuple((counts.sum() / (classes * counts.clamp_min(1))).tolist())
     weights = torch.as_tensor(choice, dtype=torch.get_default_dtype())
-    if weights.shape != (classes,):
-        raise InputError(f"{classes} class_weights, one per class", list(weights.shape))
-    if not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
-        raise InputError("class_weights above 0", weights.tolist())
+    if weights.shape != (classes,) or not bool(((weights > 0) & weights.isfinite()).all()):
+        raise InputError(f"{classes} class_weights above 0, one per class", weights.tolist())
     return tuple(weights.tolist())

@@ -33,9 +33,9 @@ def infer_target(
       single one is the logit of two different numbers, and of more a value.
 
     NaN is unknown and does not count here; classes and values refuse it later. The classes are the
-    different numbers in ascending order, as in scikit-learn; their names are the numbers. Where all
-    are below the number of outputs, they are class numbers. Where y can be read in several ways, a
-    warning says what it was taken as; one-hot rows and columns of -1 and 1 are refused.
+    different numbers in ascending order, as in scikit-learn, and class numbers where all are below
+    the number of outputs. Where y can be read in several ways, a warning says what it was taken as;
+    one-hot rows and columns of -1 and 1 are refused.
 
     Args:
         y: The truth of all rows ``[n]`` or ``[n, T]``.
@@ -71,21 +71,12 @@ def resolve_target(
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
 ) -> Target:
-    """The target of a model: what was given, the rest inferred from the training rows.
-
-    Args:
-        sample: The training rows, and what the network says of some of them.
-        given: A target, or its kind: ``"classes"``, ``"labels"`` or ``"values"``.
-        class_weights, class_names: As in `gduq.fit`; names are of classes, labels or values.
-
-    Example:
-        >>> y = torch.tensor([0, 2, 1])
-        >>> resolve_target(TargetSample(y, torch.zeros(3, 3), y)).kind
-        'classes'
-    """
-    inferred = not isinstance(given, Target)
-    target = infer_target(sample.y, sample.outputs.size(1), given) if inferred else given  # type: ignore[arg-type]
-    assert isinstance(target, Target)
+    """The target of a model: what was given (all of it, or its kind), the rest inferred from the
+    training rows. ``class_weights`` and ``class_names`` are as in `gduq.fit`."""
+    if isinstance(given, Target):
+        target = given
+    else:
+        target = infer_target(sample.y, sample.outputs.size(1), given)
     if target.kind != "classes" and class_weights is not None:
         raise InputError("class_weights for classes", f"{target.kind} as the target")
     if class_names is not None:
@@ -99,48 +90,34 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
         return _kind_of_columns(y, numbers, name)
     if not _are_whole(numbers):
         return "values"
-    most = {None: _MAX_CLASSES, 1: 2}.get(outputs)
-    few = most is None or len(numbers) <= most
-    from_0 = len(numbers) > 0 and int(numbers[0]) >= 0
-    asks = (outputs in (None, 1) and from_0) or (outputs is None and few and len(numbers) > 0)
-    if asks and numbers.tolist() != [-1, 1]:
-        _warn_of_readings(numbers, few, outputs, name)
-    return "classes" if few else "values"
+    most, count = {None: _MAX_CLASSES, 1: 2}.get(outputs), len(numbers)
+    kind = "classes" if most is None or count <= most else "values"
+    if count == 0 or numbers.tolist() == [-1, 1]:
+        return kind
+    low, high = int(numbers[0]), int(numbers[-1])
+    held = f"{name} holds {count} different whole numbers from {low} to {high}, taken as"
+    if kind == "values" and low >= 0:
+        wide = " and a network with one output per class" if outputs is not None else ""
+        do = f'pass target="classes" (--task classes){wide} if they are classes'
+        warn_user(f"{held} values (regression): {do}")
+    elif kind == "classes" and outputs is None and (low < 0 or 2 * count < high + 1):
+        do = 'pass target="values" (--task values) if they are amounts'
+        warn_user(f"{held} names of {count} classes: {do}")
+    return kind
 
 
 def _kind_of_columns(y: Tensor, numbers: Tensor, name: str) -> str:
     if numbers.tolist() in ([-1, 1], [-1, 0, 1]):
-        raise InputError(
-            "labels 0 and 1 with NaN where unknown",
-            f"{name} of {', '.join(f'{value:g}' for value in numbers.tolist())}",
-            'Code them so, or pass target="values" (--task values).',
-        )
+        got = f"{name} of {', '.join(f'{value:g}' for value in numbers.tolist())}"
+        do = 'Code them so, or pass target="values" (--task values).'
+        raise InputError("labels 0 and 1 with NaN where unknown", got, do)
     if bool(((numbers != 0) & (numbers != 1)).any()):
         return "values"
     if y.size(0) > 1 and bool((y.sum(dim=1) == 1).all()):  # NaN is no 1
-        raise InputError(
-            "classes as numbers, or labels of which several may be yes",
-            f"{name} of shape {list(y.shape)} with exactly one 1 per row (one-hot)",
-            'Pass y.argmax(dim=1) if these are classes, or target="labels" (--task labels) if they '
-            "are labels.",
-        )
+        got = f"{name} of shape {list(y.shape)} with exactly one 1 per row (one-hot)"
+        do = "Pass y.argmax(dim=1) if these are classes, or target='labels' (--task labels)."
+        raise InputError("classes as numbers, or labels of which several may be yes", got, do)
     return "labels"
-
-
-def _warn_of_readings(numbers: Tensor, few: bool, outputs: int | None, name: str) -> None:
-    low, high, count = int(numbers[0]), int(numbers[-1]), len(numbers)
-    held = f"{name} holds {count} different whole numbers from {low} to {high}"
-    if not few:
-        wide = " and a network with one output per class" if outputs is not None else ""
-        warn_user(
-            f'{held}, taken as values (regression): pass target="classes" (--task classes){wide} '
-            "if they are classes"
-        )
-    elif outputs is None and (low < 0 or 2 * count < high + 1):
-        warn_user(
-            f'{held}, taken as names of {count} classes: pass target="values" (--task values) if '
-            "they are amounts"
-        )
 
 
 def _are_whole(numbers: Tensor) -> bool:

@@ -15,7 +15,7 @@ from gduq.errors import InputError
 from gduq.prediction.base import Discrete
 from gduq.prediction.classes import ClassPrediction, two_logits
 from gduq.prediction.mixture import Part, best_temperature
-from gduq.prediction.target import Target, TargetSample, log_mean
+from gduq.prediction.target import IF_CLASSES, Target, TargetSample, log_mean
 
 __all__ = ["LabelPrediction", "Labels"]
 
@@ -24,8 +24,7 @@ __all__ = ["LabelPrediction", "Labels"]
 class LabelPrediction(Discrete):
     r"""K hypotheses about T yes/no labels of m rows, and what follows from their mixture.
 
-    Labels are looked at one by one. With logits :math:`s_k` of hypothesis k and weights
-    :math:`w_k`, each of these is ``[m, T]``:
+    With logits :math:`s_k` and weight :math:`w_k` of hypothesis k, each of these is ``[m, T]``:
 
     ============== ================================================================
     ``probs``      :math:`\bar p = \sum_k w_k \sigma(s_k)`, of "yes"
@@ -69,9 +68,8 @@ class LabelPrediction(Discrete):
         if self.thresholds is not None:
             given = torch.as_tensor(self.thresholds).detach().to(self.samples)
             if given.shape != (self.num_labels,) or not bool(((given >= 0) & (given <= 1)).all()):
-                raise InputError(
-                    f"{self.num_labels} thresholds from 0 to 1, one per label", given.tolist()
-                )
+                wanted = f"{self.num_labels} thresholds from 0 to 1, one per label"
+                raise InputError(wanted, given.tolist())
             self._set("thresholds", given)
 
     def _checked_target(self, target: Tensor) -> Tensor:
@@ -111,23 +109,22 @@ class LabelPrediction(Discrete):
 
     def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> LabelPrediction:
         """The same probabilities with other thresholds ``[T]``; ``None``: one half for all."""
-        given = None if thresholds is None else torch.as_tensor(thresholds)
-        return replace(self, thresholds=given)
+        return replace(self, thresholds=thresholds)  # type: ignore[arg-type]
 
     def column(self, t: int) -> ClassPrediction:
         """Label number ``t`` with its threshold as a task of two classes; of the rows whose label
         is known, where there are targets."""
-        rows = slice(None) if self.target is None else self.known[:, t]
+        p = self if self.target is None else self[self.known[:, t]]
         name = self.names[t] if self.names else str(t)
         return ClassPrediction(
-            self.samples[:, rows, t : t + 1],
-            None if self.target is None else self.target[rows, t].long(),
+            p.samples[..., t : t + 1],
+            None if p.target is None else p.target[:, t].long(),
             (f"no {name}", name),
-            threshold=None if self.thresholds is None else float(self.thresholds[t]),
-            features=None if self.features is None else self.features[rows],
-            weights=self.weights,
-            novelty=None if self.novelty is None else self.novelty[rows],
-            calibrated=self.calibrated,
+            threshold=None if p.thresholds is None else float(p.thresholds[t]),
+            features=p.features,
+            weights=p.weights,
+            novelty=p.novelty,
+            calibrated=p.calibrated,
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -179,37 +176,22 @@ class Labels(Target):
         return len(self.rates)
 
     def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> Labels:
-        """The same labels with other thresholds ``[T]``; ``None`` means one half for all.
-
-        ``model.target = model.target.with_thresholds(t)`` makes a model answer by them.
-
-        Example:
-            >>> target = Labels(rates=(0.1,)).with_thresholds([0.2])
-            >>> target.prediction(torch.tensor([[[-1.0]], [[-1.2]]])).label
-            tensor([[True]])
-        """
+        """The same with other thresholds ``[T]``: ``model.target.with_thresholds(t)``."""
         given = thresholds.tolist() if isinstance(thresholds, Tensor) else thresholds
-        return replace(self, thresholds=None if given is None else tuple(given))
+        return replace(self, thresholds=given)  # type: ignore[arg-type]
 
     def fit(self, sample: TargetSample) -> Labels:
         labels = _entries(sample.y, "train")
         if sample.outputs.size(1) != labels.size(1):
-            raise InputError(
-                f"a network with one output per column of y: {labels.size(1)}",
-                f"one with {sample.outputs.size(1)}",
-                "If y should be classes: whole numbers from 0 up, one per row.",
-            )
+            wanted = f"a network with one output per column of y: {labels.size(1)}"
+            raise InputError(wanted, f"one with {sample.outputs.size(1)}", IF_CLASSES)
         self._check_widths(labels.size(1), "names", "thresholds")
-        rates = labels.double().nanmean(dim=0)
-        for t, rate in enumerate(rates.tolist()):
+        rates = labels.double().nanmean(dim=0).tolist()
+        for t, rate in enumerate(rates):
             if not 0 < rate < 1:
-                missing = "any known entry" if rate != rate else '"yes"' if rate == 0 else '"no"'
-                raise InputError(
-                    "training rows with yes and with no for every label",
-                    f"{self._name(t)} without {missing}",
-                    "Leave that column out.",
-                )
-        return replace(self, rates=tuple(rates.tolist()))
+                wanted = "training rows with yes and with no for every label"
+                raise InputError(wanted, f"a share of yes of {rate:g} for {self._name(t)}")
+        return replace(self, rates=tuple(rates))
 
     def check(self, y: Tensor, name: str) -> Tensor:
         return _entries(y, name, self.num_labels)
@@ -225,12 +207,7 @@ class Labels(Target):
         return ~y.isnan().reshape(y.size(0), -1).all(dim=1)
 
     def strata(self, y: Tensor) -> Tensor:
-        """The rarest label that is yes; one more number where none is.
-
-        Example:
-            >>> Labels().strata(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, float("nan")]]))
-            tensor([0, 1, 2])
-        """
+        """The rarest label that is yes; one more number where none is."""
         yes = torch.nan_to_num(y.reshape(y.size(0), -1)) > 0.5
         often = torch.where(yes, yes.sum(dim=0), yes.size(0) + 1)
         return torch.where(yes.any(dim=1), often.argmin(dim=1), yes.size(1))
@@ -251,7 +228,6 @@ class Labels(Target):
     def figures(
         self, samples: Tensor, y: Tensor, weights: Tensor | None = None
     ) -> dict[str, float]:
-        """The mean over all known entries."""
         share = (~y.isnan()).double().mean(dim=-1)
         found = self.nll(samples, y, weights).double()
         return {"val_loss": float((found * share).sum() / share.sum())}
@@ -262,15 +238,12 @@ class Labels(Target):
         return _over_known(-log_mean(F.logsigmoid(sign * samples), weights), y)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
-        flat = []
-        for samples, y, share in parts:
-            known = ~y.isnan()
-            flat.append((two_logits(samples[:, known].unsqueeze(-1)), y[known].long(), share))
+        known = [(samples, y, ~y.isnan(), share) for samples, y, share in parts]
+        flat = [(two_logits(z[:, k].unsqueeze(-1)), y[k].long(), v) for z, y, k, v in known]
         return best_temperature(flat, weights)
 
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
-        cuts = None if self.thresholds is None else torch.tensor(self.thresholds)
-        return LabelPrediction(samples, y, self.names or (), cuts, **more)
+        return LabelPrediction(samples, y, self.names or (), self.thresholds, **more)  # type: ignore[arg-type]
 
 
 def _over_known(found: Tensor, y: Tensor) -> Tensor:

@@ -34,17 +34,15 @@ _FEW = 1000  # rows that these look at
 
 def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
     """The weights ``[K]`` of hypotheses ``[K, ...]`` in float64; ``None``: equal ones."""
-    if weights is None:
-        count = samples.size(0)
-        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=samples.device)
-    return weights.to(samples.device, torch.float64)
+    if weights is not None:
+        return weights.to(samples.device, torch.float64)
+    return samples.new_full(samples.shape[:1], 1.0 / samples.size(0), dtype=torch.float64)
 
 
 def log_mixture(samples: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Log of the mixture's probabilities, :math:`\log \sum_k w_k\,\mathrm{softmax}(s_k)`.
 
-    Of logits ``[K, m, C]`` this is ``[m, C]``, float64. Equal hypotheses give exactly the
-    log-probabilities of one.
+    Of logits ``[K, m, C]`` this is ``[m, C]``, float64; of equal ones exactly that of one.
 
     Example:
         >>> log_mixture(torch.tensor([[[0.0, 0.0]], [[99.0, 0.0]]])).exp()
@@ -64,11 +62,6 @@ def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) 
 
     Differences of logarithms, not of entropies: exactly 0 for equal hypotheses, never below.
     ``mixed`` is what `log_mixture` made of the samples.
-
-    Example:
-        >>> samples = torch.tensor([[[9e9, 0.0]], [[0.0, 9e9]]])
-        >>> disagreement(samples, log_mixture(samples))  # log 2: all that can be
-        tensor([0.6931], dtype=torch.float64)
     """
     found = torch.zeros_like(mixed[:, 0])
     for weight, log in _hypotheses(samples, weights):
@@ -115,11 +108,6 @@ def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Ten
     to :math:`w_k`. Where hypotheses exclude each other that is slow; then what is missing after
     some rounds is mixed into all of them alike. ``wanted`` and the result are log-probabilities,
     ``[m, C]`` and ``[K, m, C]``, float64.
-
-    Example:
-        >>> samples = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]]])
-        >>> log_mixture(match(samples, torch.tensor([[0.25, 0.75]]).log())).exp()
-        tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
     wanted, mixed = wanted.double(), log_mixture(samples, weights)
     if samples.size(0) == 1:
@@ -149,15 +137,11 @@ def fit_temperature(
     loss: Callable[[Sequence[Part], float], float],
     prior: Callable[[Sequence[Part], float], float] | None = None,
 ) -> float:
-    """The temperature from 0.01 to 100 with the lowest loss; 1 where it makes no difference.
+    """The temperature from 0.01 to 100 with the lowest loss of parts (samples, truth and weight of
+    sets of rows), in float64; 1 where it makes no difference.
 
     For several hypotheses there may be several valleys: a grid on some of the rows finds the
-    deepest, SciPy its bottom.
-
-    Args:
-        parts: Samples, truth and weight of every set of rows.
-        loss: Of such parts, in float64, at a temperature.
-        prior: The loss of one more row of average weight, which a few rows are held against.
+    deepest, SciPy its bottom. ``prior`` is the loss of one more row, of average weight.
     """
     parts = [(s.double(), y, weight) for s, y, weight in parts if weight > 0.0]
     if not parts or any(len(y) == 0 for _, y, _ in parts):
@@ -189,12 +173,9 @@ def best_temperature(parts: Sequence[Part], weights: Tensor | None = None) -> fl
     .. math:: \min_T \sum_j v_j \,\frac{1}{n_j} \sum_{i} -\log \sum_k w_k\,
         \mathrm{softmax}(s_{ki} / T)_{y_i}
 
-    Rows that are all right say :math:`T \to 0`, and the first wrong row met later costs without
-    limit. So a T below 1 is found with a row of even target among them, and is at most 1.
-
-    Args:
-        parts: Logits ``[K, n, C]``, labels ``[n]`` and weight of every set of rows.
-        weights: Of the K hypotheses; ``None`` for equal ones.
+    Of logits ``[K, n, C]`` and labels ``[n]``. Rows that are all right say :math:`T \to 0`, and
+    the first wrong row met later costs without limit. So a T below 1 is found with a row of even
+    target among them, and is at most 1.
 
     Example:
         >>> z = torch.tensor([[[4.0, 0.0]] * 4])  # sure of class 0, right three times of four

@@ -59,8 +59,9 @@ def predict(
         for graph in iterate(data, batch_size):
             check_graph(graph)
             graph = on_device(graph, device)
-            values = (value for store in graph.stores for value in store.values())
-            if any(isinstance(value, Tensor) and value.is_inference() for value in values):
+            if any(
+                t.is_inference() for s in graph.stores for t in s.values() if torch.is_tensor(t)
+            ):
                 graph = graph.clone()
             (outputs, rows, weights), ranks = known.calibrated_samples(graph, features, novelty)
             y = targets(graph, outputs.size(1))
@@ -86,10 +87,8 @@ def predict(
         if data.task == "node":  # batches without a row were left out
             found = replace(found, nodes=data.numbers.to(device))
     if found.target is None and found.kind == "values" and 0 < unknown < len(found):
-        warn_user(
-            f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
-            "rows out to judge the others"
-        )
+        which = f"{unknown} of {len(found)} rows"
+        warn_user(f"y is unknown in {which}: no truth is kept; leave them out to judge the others")
     return found
 
 
@@ -114,11 +113,9 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
         return Labels(rates=(0.5,) * outputs)
     kind = "classes" if y is None else infer_target(y, outputs).kind
     if kind != "classes":
-        raise InputError(
-            "a model that knows what its outputs mean",
-            f"one that gduq.fit has not seen, and y that seems to hold {kind}",
-            "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
-        )
+        got = f"one that gduq.fit has not seen, and y that seems to hold {kind}"
+        do = "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is."
+        raise InputError("a model that knows what its outputs mean", got, do)
     if y is None and outputs == 1 and ending is None:
         warn_user(
             "gduq.fit has not seen this network, so its one output is taken as the logit of two "

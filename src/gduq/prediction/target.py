@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Target", "TargetSample", "log_mean", "target_from"]
 
+IF_CLASSES = "If y should be classes: whole numbers from 0 up, one per row."
+
 _KINDS: dict[str, type[Target]] = {}
 
 
@@ -87,14 +89,11 @@ class Target(ABC):
 
     @abstractmethod
     def check(self, y: Tensor, name: str) -> Tensor:
-        """The truth of some rows in the form the losses take; raises for what does not fit.
-
-        ``y`` is as stored on the graphs; the user calls these rows ``"train"`` or ``"val"``.
-        """
+        """The truth of rows that the user calls ``name``, from ``y`` as stored on the graphs, in
+        the form the losses take; raises for what does not fit."""
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
-        """`check` of all validation rows at once, which are to be like the training rows (of which
-        ``train`` is the truth); both are as stored on the graphs."""
+        """`check` of all validation rows, which are to be like the training rows (``train``)."""
         return self.check(y, "val")
 
     def fits(self, other: Target | None) -> bool:
@@ -149,10 +148,8 @@ class Target(ABC):
         return losses * counts, counts
 
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``.
-
-        Here for targets whose `losses` are that of one hypothesis.
-        """
+        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``; here
+        where `losses` are that of one hypothesis."""
         return -log_mean(-self.losses(samples, y).unsqueeze(-1), weights).squeeze(-1)
 
     def figures(
@@ -165,28 +162,28 @@ class Target(ABC):
 
     def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
         """Samples ``[..., K, m, O]`` of another confidence: larger temperatures are less sure.
-
-        The weights are those of the hypotheses ``[K]``. Here for samples that are logits.
-        """
+        ``weights`` are those of the hypotheses ``[K]``. Here for samples that are logits."""
         return samples / temperature.to(samples)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
-        """The temperature that makes the weighted parts most likely."""
-        return fit_temperature(parts, lambda some, t: self.temperature_loss(some, t, weights))
+        """The temperature that makes the weighted parts most likely, from 0.01 to 100."""
 
-    def temperature_loss(
-        self, parts: Sequence[Part], temperature: float, weights: Tensor | None
-    ) -> float:
-        """The loss of parts at a temperature."""
-        at = torch.tensor(temperature, dtype=torch.float64)
-        found = ((self.nll(self.scaled(s, at, weights), y, weights), v) for s, y, v in parts)
-        return sum(share * float(nll.mean()) for nll, share in found)
+        def loss(parts: Sequence[Part], temperature: float) -> float:
+            at = torch.tensor(temperature, dtype=torch.float64)
+            each = ((self.nll(self.scaled(s, at, weights), y, weights), v) for s, y, v in parts)
+            return sum(share * float(nll.mean()) for nll, share in each)
+
+        return fit_temperature(parts, loss, lambda _, t: self.temperature_prior(t))
+
+    def temperature_prior(self, temperature: float) -> float:
+        """The loss of one row that says 1, among the others: so a few exact answers do not make a
+        model sure of everything. 0 for none."""
+        return 0.0
 
     def novelty_slope(
         self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
     ) -> float:
-        """How the temperature of calibrated rows grows with their novelty ``[m]``; here it does
-        not."""
+        """How the temperature of calibrated rows grows with their novelty ``[m]``."""
         return 0.0
 
     # -- out -----------------------------------------------------------------------------------
@@ -196,8 +193,7 @@ class Target(ABC):
         """What leaves a model: samples ``[K, m, O]`` and the truth, as `encode` gives it."""
 
     def agree(self, samples: Tensor) -> bool:
-        """Whether several hypotheses ``[K, m, O]`` say one thing: their mean disagreement is below
-        1e-4 nats."""
+        """Whether several hypotheses ``[K, m, O]`` disagree by less than 1e-4 nats."""
         found: Any = self.prediction(samples)
         return samples.size(0) > 1 and float(found.epistemic.mean()) < 1e-4
 
@@ -206,8 +202,7 @@ class Target(ABC):
         return ~y.isnan().reshape(y.size(0), -1).any(dim=1)
 
     def strata(self, y: Tensor) -> Tensor:
-        """Groups of rows that are alike in their truth ``[n]``, from which rows are held out in
-        proportion: fifths, of several values of the first."""
+        """Groups of rows alike in their truth ``[n]``: fifths, of several values of the first."""
         first = y.reshape(y.size(0), -1)[:, 0].double()
         return first.argsort(stable=True).argsort() * 5 // max(1, first.numel())
 
@@ -219,13 +214,7 @@ class Target(ABC):
 
 
 def target_from(spec: Mapping[str, Any]) -> Target:
-    """The target that `Target.spec` described.
-
-    Example:
-        >>> from gduq.prediction import Classes
-        >>> target_from(Classes(3).spec()) == Classes(3)
-        True
-    """
+    """The target that `Target.spec` described."""
     settings = dict(spec)
     kind = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,10 +13,10 @@ from torch import Tensor
 
 from gduq.errors import InputError, warn_user
 from gduq.prediction.base import Prediction
-from gduq.prediction.mixture import Part, fit_temperature, weighted_mean, weights_of
-from gduq.prediction.target import Target, TargetSample, log_mean
+from gduq.prediction.mixture import weighted_mean, weights_of
+from gduq.prediction.target import IF_CLASSES, Target, TargetSample, log_mean
 
-__all__ = ["ValuePrediction", "Values", "gaussian_nll", "quantile"]
+__all__ = ["ValuePrediction", "Values", "gaussian_nll"]
 
 _LOWEST, _HIGHEST = -14.0, 10.0  # log-variances in standardised units
 _ROUNDS = 100  # of bisection for a quantile; about forty are needed
@@ -27,8 +26,8 @@ _ROUNDS = 100  # of bisection for a quantile; about forty are needed
 class ValuePrediction(Prediction):
     r"""K Gaussian hypotheses about T values of m rows, and what follows from their mixture.
 
-    With mean :math:`\mu_k` and variance :math:`\sigma_k^2` of hypothesis k and weights :math:`w_k`
-    that sum to 1. For one value per row everything is ``[m]``, for several ``[m, T]``:
+    With mean :math:`\mu_k`, variance :math:`\sigma_k^2` and weight :math:`w_k` of hypothesis k.
+    For one value per row everything is ``[m]``, for several ``[m, T]``:
 
     ============= =====================================================================
     ``mean``      :math:`\bar\mu = \sum_k w_k \mu_k`
@@ -56,7 +55,6 @@ class ValuePrediction(Prediction):
     """
 
     kind: ClassVar[str] = "values"
-    outputs: ClassVar[str] = "means and log-variances"
     metrics: ClassVar[tuple[str, ...]] = (
         "rmse", "mae", "r2", "nll", "crps", "coverage_50", "coverage_80", "coverage_90",
         "coverage_95", "width_50", "width_80", "width_90", "width_95", "miscalibration_area",
@@ -105,9 +103,9 @@ class ValuePrediction(Prediction):
     @property
     def means(self) -> Tensor:
         """Of every hypothesis ``[K, m, T]``."""
-        return self.samples[..., : self.num_values]
+        return self.samples[..., : self.width]
 
-    @cached_property
+    @property
     def variances(self) -> Tensor:
         """Of every hypothesis ``[K, m, T]``."""
         return self._variances.to(self.samples.dtype)
@@ -115,19 +113,28 @@ class ValuePrediction(Prediction):
     @cached_property
     def _variances(self) -> Tensor:
         """In float64: squares of small units leave single precision."""
-        return self.samples[..., self.num_values :].double().exp()
+        return self.samples[..., self.width :].double().exp()
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, mean of the variances, variance of the means: each ``[m, T]`` in float64."""
+        means = self.means.double()
+        apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
+        centre = weighted_mean(apart, self.weights)
+        between = weighted_mean((apart - centre).square(), self.weights)
+        return means[0] + centre, weighted_mean(self._variances, self.weights), between
 
     @cached_property
     def mean(self) -> Tensor:
-        return self._out(self._mean_variances[0])
+        return self._out(self._moments[0])
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return self._out(self._mean_variances[1])
+        return self._out(self._moments[1])
 
     @cached_property
     def epistemic(self) -> Tensor:
-        return self._out(self._mean_variances[2])
+        return self._out(self._moments[2])
 
     @cached_property
     def variance(self) -> Tensor:
@@ -135,17 +142,7 @@ class ValuePrediction(Prediction):
 
     @cached_property
     def std(self) -> Tensor:
-        return self._out((self._mean_variances[1] + self._mean_variances[2]).sqrt())
-
-    @cached_property
-    def _mean_variances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, mean of the variances, variance of the means: each ``[m, T]`` in float64."""
-        means = self.means.double()
-        apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
-        centre = weighted_mean(apart, self.weights)
-        between = weighted_mean((apart - centre).square(), self.weights)
-        within = weighted_mean(self._variances, self.weights)
-        return means[0] + centre, within, between
+        return self._out((self._moments[1] + self._moments[2]).sqrt())
 
     # -- the distribution ----------------------------------------------------------------------
 
@@ -162,11 +159,20 @@ class ValuePrediction(Prediction):
         return self._out((share - gaussian_nll((values - means).square(), logs)).logsumexp(dim=0))
 
     def quantile(self, q: float) -> Tensor:
-        """The value below which the truth lies with probability ``q``."""
+        """The value below which the truth lies with probability ``q``; by bisection between the
+        quantiles of the hypotheses."""
         if not 0 < q < 1:
             raise InputError("q between 0 and 1", q)
-        spread = self._variances.sqrt()
-        return self._out(quantile(self.means.double(), spread, q, self.weights))
+        means, spread = self.means.double(), self._variances.sqrt()
+        ends = means + torch.special.ndtri(spread.new_tensor(q)) * spread
+        low, high = ends.amin(dim=0), ends.amax(dim=0)
+        for _ in range(_ROUNDS):
+            at = (low + high) / 2
+            if bool((high - low <= 1e-12 * (spread.amax(dim=0) + at.abs())).all()):
+                break
+            below = weighted_mean(torch.special.ndtr((at - means) / spread), self.weights) < q
+            low, high = torch.where(below, at, low), torch.where(below, high, at)
+        return self._out((low + high) / 2)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of the central interval that holds the truth with probability ``level``."""
@@ -220,48 +226,20 @@ def gaussian_nll(squares: Tensor, logs: Tensor) -> Tensor:
     return 0.5 * (squares * (-logs).exp() + logs + math.log(2 * math.pi))
 
 
-def quantile(means: Tensor, spread: Tensor, q: float, weights: Tensor | None) -> Tensor:
-    """The quantiles ``[m, T]`` at level ``q`` of mixtures of K Gaussians ``[K, m, T]``.
-
-    By bisection between those of the hypotheses. ``spread`` are deviations; all is float64.
-
-    Example:
-        >>> one = torch.ones(1, 1, 1).double()
-        >>> quantile(5 * one, 2 * one, 0.5, None)
-        tensor([[5.]], dtype=torch.float64)
-    """
-    ends: Tensor = means + torch.special.ndtri(spread.new_tensor(q)) * spread
-    low, high = ends.amin(dim=0), ends.amax(dim=0)
-    for _ in range(_ROUNDS):
-        at = (low + high) / 2
-        if bool((high - low <= 1e-12 * (spread.amax(dim=0) + at.abs())).all()):
-            break
-        below = weighted_mean(torch.special.ndtr((at - means) / spread), weights) < q
-        low, high = torch.where(below, at, low), torch.where(below, high, at)
-    return (low + high) / 2
-
-
 @dataclass(frozen=True)
 class Values(Target):
     r"""T real values per row, each with Gaussian noise whose size is learned.
 
     A network gives T means, or T means and then T log-variances. With means only, the noise is one
-    number per value, fitted at the end of training; a head on a frozen network is widened to give
-    both. A network that `gduq.fit` trains works in standardised units, one that comes trained may
-    work in those of ``y``: what fits ``y`` better tells.
+    number per value, fitted at the end of training; a head on a frozen network is widened. A
+    network that comes trained may work in the units of ``y``: what fits ``y`` better tells.
 
-    With :math:`\mu, \sigma^2` in standardised units the loss of a row is the mean over its values
-    of
-
-    .. math:: \tfrac12 \sigma^{2\beta} \bigl( (y-\mu)^2 / \sigma^2 + \log 2\pi\sigma^2 \bigr)
-
-    where the factor counts as a constant; a masked row is trained towards the marginal of ``y``.
+    The loss of a row is the mean over its values of minus the log-likelihood, in standardised
+    units; a masked row is trained towards the marginal of ``y``.
 
     Args:
         names: One name per value.
         units: One unit per value.
-        beta: 0 is the likelihood; 0.5 keeps rows with much noise from being neglected (Seitzer et
-            al., ICLR 2022).
         shift: Mean of each value in training; `gduq.fit` sets it and all that follows.
         scale: Their deviations.
         raw: Whether the network works in the units of ``y``.
@@ -284,7 +262,6 @@ class Values(Target):
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
-    beta: float = 0.0
     shift: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
     raw: bool = False
@@ -292,8 +269,6 @@ class Values(Target):
 
     def __post_init__(self) -> None:
         self._set_tuples("names", "units", "shift", "scale", "noise")
-        if not 0 <= self.beta <= 1:
-            raise InputError("beta from 0 to 1", self.beta)
         if self.shift or self.scale:
             self._check_widths(len(self.shift), "scale", "noise", "names", "units")
             if not all(spread > 0 for spread in self.scale):
@@ -310,18 +285,14 @@ class Values(Target):
         values, outputs = _columns(sample.y, "train"), sample.outputs
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
-            raise InputError(
-                f"{width} outputs (means) or {2 * width} (means, log-variances) for y of {width} "
-                f"value{'s' * (width > 1)} per row",
-                f"a network with {outputs.size(1)}",
-                "If y should be classes: whole numbers from 0 up, one per row.",
-            )
+            wanted = f"{width} outputs (means) or {2 * width} (means, log-variances) for y"
+            raise InputError(wanted, f"a network with {outputs.size(1)}", IF_CLASSES)
         deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
-        for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
+        shift, scale = tuple(mean.tolist()), tuple(deviation.tolist())
+        for t, (centre, spread) in enumerate(zip(shift, scale, strict=True)):
             _check_range(self._name(t), centre, spread)
         self._check_widths(width, "names", "units")
         noise = (0.0,) * width if outputs.size(1) == width else None
-        shift, scale = tuple(mean.tolist()), tuple(deviation.tolist())
         found = replace(self, shift=shift, scale=scale, raw=False, noise=noise)
         # a ReLU, say, cannot give what lies below the mean of y
         return replace(found, raw=sample.bounded or found._fits_raw(sample))
@@ -348,10 +319,8 @@ class Values(Target):
         values = self.check(y, "val")
         far = float(values.mean(dim=0).abs().max())
         if values.size(0) >= 10 and far > 4:
-            warn_user(
-                f"the validation values lie {far:.1f} deviations of the training values away from "
-                "their mean: are both in the same units?"
-            )
+            away = f"{far:.1f} deviations of the training values away from their mean"
+            warn_user(f"the validation values lie {away}: are both in the same units?")
         return values
 
     def check(self, y: Tensor, name: str) -> Tensor:
@@ -399,17 +368,11 @@ class Values(Target):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         means, logs = self._halves(outputs)
-        return self._gaussian_loss((y - means).square(), logs)
+        return gaussian_nll((y - means).square(), logs).mean(dim=-1)
 
     def masked_losses(self, outputs: Tensor) -> Tensor:
         means, logs = self._halves(outputs)
-        return self._gaussian_loss(means.square() + 1.0, logs)
-
-    def _gaussian_loss(self, squares: Tensor, logs: Tensor) -> Tensor:
-        found = gaussian_nll(squares, logs)
-        if self.beta:
-            found = found * (self.beta * logs.detach()).exp()
-        return found.mean(dim=-1)
+        return gaussian_nll(means.square() + 1.0, logs).mean(dim=-1)
 
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """In standardised units; the mean over the values of a row, each by itself."""
@@ -440,15 +403,8 @@ class Values(Target):
             means = means + (factor - 1.0) * (apart - centre)
         return torch.cat([means, logs + 2 * factor.log()], dim=-1)
 
-    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
-        """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
-        exact answers do not make a model sure of everything."""
-        precise = [(samples, y.double(), share) for samples, y, share in parts]
-        return fit_temperature(
-            precise,
-            lambda some, t: self.temperature_loss(some, t, weights),
-            prior=lambda _, t: math.log(t) + 0.5 / t**2,
-        )
+    def temperature_prior(self, temperature: float) -> float:
+        return math.log(temperature) + 0.5 / temperature**2
 
     def novelty_slope(
         self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
@@ -466,13 +422,10 @@ class Values(Target):
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> ValuePrediction:
         if y is not None and y.is_floating_point() and bool(y.isnan().any()):
             y = None  # unknown, as in files of new rows
-        return ValuePrediction(self.in_units(samples), y, self.names or (), self.units, **more)
-
-    def in_units(self, samples: Tensor) -> Tensor:
-        """Means and log-variances in the units of ``y``, from standardised ones."""
         means, logs = self._halves(samples)
         means = means * self._scale(means) + self._shift(means)
-        return torch.cat([means, logs + 2 * self._scale(logs).log()], dim=-1)
+        inside = torch.cat([means, logs + 2 * self._scale(logs).log()], dim=-1)
+        return ValuePrediction(inside, y, self.names or (), self.units, **more)
 
     def agree(self, samples: Tensor) -> bool:
         found = self.prediction(samples)

@@ -156,8 +156,8 @@ def on_network(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
     """A model that is to be trained on top of a network."""
     if config.method.kind == "anchored":
         return anchored(config, net, splits)
-    model = HeadEnsemble if config.method.kind == "heads" else LastLayerLaplace
-    return model(net, seed=config.seed)
+    heads = config.method.kind == "heads"
+    return HeadEnsemble(net, seed=config.seed) if heads else LastLayerLaplace(net)
 
 
 def bare(model: Predictor) -> nn.Module:

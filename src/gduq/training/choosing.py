@@ -26,12 +26,11 @@ from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
 from gduq.errors import InputError, warn_user
 from gduq.graphs import Graph, View, on_device
-from gduq.models.ensemble import seeded
+from gduq.models.ensemble import Stack, seeded
 from gduq.models.laplace import LastLayerLaplace
 from gduq.models.neighbours import Neighbours
 from gduq.models.network import Network
 from gduq.models.predictor import Predictor
-from gduq.models.stack import Stack
 from gduq.nn.gnn import as_chain
 from gduq.ood.nearest import Novelty
 from gduq.prediction import Target, resolve_target
@@ -255,11 +254,14 @@ def _on_trunk(network: Network, work: Fit, anchored: bool, whose: str = "") -> l
     trunk.requires_grad_(False)
     quick = replace(work.settings, epochs=None, lr=None, batch_size=None)
     fit = replace(work, settings=quick, infer=lambda _: target)
-    more: dict[str, Any] = {"call": network.call, "seed": work.settings.seed, "trunk": trunk}
-    name, kind = ("Laplace", LastLayerLaplace) if target.has_units else ("neighbours", Neighbours)
-    found = _tried(f"{name}{whose}", fit, partial(kind, None, **more))
+    more: dict[str, Any] = {"call": network.call, "trunk": trunk}
+    seeds: dict[str, Any] = {"seed": work.settings.seed, **more}
+    if target.has_units:
+        found = _tried(f"Laplace{whose}", fit, partial(LastLayerLaplace, None, **more))
+    else:
+        found = _tried(f"neighbours{whose}", fit, partial(Neighbours, None, **seeds))
     if anchored:
-        head = partial(Anchored, trunk.net, Recipe.head(mask=_MASK), **more)
+        head = partial(Anchored, trunk.net, Recipe.head(mask=_MASK), **seeds)
         found += _tried("anchored head", fit, head)
     return found
 

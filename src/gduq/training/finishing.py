@@ -171,13 +171,17 @@ def affordable(target: Target, clean: LabelledOutputs, temperature: float) -> fl
 
 
 def fit_novelty_slope(model: Predictor, clean: LabelledOutputs) -> None:
-    """Let the temperature grow with novelty as far as validation rows ask for it."""
+    """Let the temperature grow with novelty as far as validation rows ask for it, and hold it to
+    `Target.price` once more: part of what it was for is novelty now."""
     assert model.target is not None
     if model.novelty.fitted and clean.features is not None:
         outputs = model.calibrated(clean.outputs, clean.weights)
         ranks = model.novelty(clean.features, clean.structure)
         slope = model.target.novelty_slope(outputs, clean.y, ranks, clean.weights)
         model.novelty_slope.fill_(slope)
+        if slope > 0:
+            grown = model.calibrated(clean.outputs, clean.weights, ranks)
+            model.temperature *= affordable(model.target, clean._replace(outputs=grown), 1.0)
 
 
 def _training_features(

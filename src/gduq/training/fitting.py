@@ -280,7 +280,8 @@ class Fit:
             (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
-        model.finish(self.train, settings.graphs_per_pass)
+        if model.is_anchored():
+            model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
         return history
 
 
