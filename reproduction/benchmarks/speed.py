@@ -11,7 +11,6 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +19,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import gduq
-from gduq.data import View
 from naive import NaiveGNN
-from serving import service
 from timing import REPEATS, Row, Task, medians, seconds
 
 HIDDEN = 300
@@ -145,12 +142,6 @@ def epochs_against_pyg() -> Iterator[Row]:
 
     ours, pyg = _epoch(net, graphs, 32), medians(theirs=theirs)["theirs"]
     yield "epoch of a GIN, ours / PyG", ours / pyg, f"{ours:.2f} s for {len(graphs)} graphs"
-    view = View(graphs)
-    found = medians(
-        ours=lambda: [None for _ in view.batches(128, shuffle=True)],
-        theirs=lambda: [None for _ in DataLoader(graphs, batch_size=128, shuffle=True)],
-    )
-    yield "mini-batches alone, ours / PyG", found["ours"] / found["theirs"], ""
 
 
 def heads() -> Iterator[Row]:
@@ -169,16 +160,14 @@ def heads() -> Iterator[Row]:
     yield "prediction, anchored head / plain network", found["head"] / found["plain"], ""
 
 
-GROUPS = (anchors_at_the_input, anchors_in_graphs, epochs_against_pyg, heads, service)
+GROUPS = (anchors_at_the_input, anchors_in_graphs, epochs_against_pyg, heads)
 
 
 def main(*chosen: str) -> None:
     """Print the machine, then a Markdown table with one and with two threads."""
     warnings.simplefilter("ignore")
-    info = Path("/proc/cpuinfo")
-    models = [x.split(":")[1].strip() for x in info.read_text().splitlines() if "model name" in x]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"On {(models or [platform.machine()])[0]}, {os.cpu_count()} cores, {versions}.\n")
+    print(f"On {platform.processor() or platform.machine()}, {os.cpu_count()} cores, {versions}.\n")
     print("| group | what | threads | ratio | |\n|---|---|---|---|---|", flush=True)
     for group in GROUPS:
         if not chosen or any(part in group.__name__ for part in chosen):

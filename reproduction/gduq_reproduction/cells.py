@@ -232,7 +232,7 @@ def comparison_cells(scale: Scale) -> list[Cell]:
         return _COMPARED
     if scale == "paper":
         return [replace(cell, patience=200) for cell in (*WEBKB, *CBAS)] + SIZES
-    few = (*_OUR_CBAS[:1], *_OUR_MOTIF[:1])
+    few = (_OUR_CBAS[0], _OUR_MOTIF[0])
     return [replace(c, epochs=4, hidden=16, limit=c.limit and 200) for c in few]
 
 

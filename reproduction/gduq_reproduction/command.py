@@ -29,7 +29,6 @@ def bench(
     chemprop: Path | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     force: bool = False,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Make a table of the paper anew, its printed figures beside ours, or one of our own.
 
@@ -47,7 +46,6 @@ def bench(
         chemprop: Interpreter of an environment with Chemprop, for molecules.
         output: Also write the table (.md), or every figure (.csv).
         force: Replace a file that is there.
-        as_json: Print JSON for machines.
     """
     if output is not None:
         if output.suffix not in (".md", ".csv"):
@@ -63,14 +61,14 @@ def bench(
     where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
     try:
         result = made.bench(
-            name, scale, root, seeds, chemprop=chemprop, progress=not as_json, **where,  # type: ignore[arg-type]
+            name, scale, root, seeds, chemprop=chemprop, **where,  # type: ignore[arg-type]
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on with the runs that are missing.", err=True)
         raise typer.Exit(130) from None
     if output is not None:
         result.write(output)
-    typer.echo(result.figures.to_json(orient="records") if as_json else result.to_markdown())
+    typer.echo(result.to_markdown())
     if result.failures:
         typer.echo(f"Note: {len(result.failures)} run(s) failed; ask again to retry.", err=True)
         raise typer.Exit(3)

@@ -24,7 +24,7 @@ from gduq import (
     conformal,
     metrics,
     ood,
-)
+)  # fmt: skip
 from gduq.calibration import METHODS as CALIBRATORS
 from gduq.data import View
 from gduq_reproduction.methods import LAST, SCRATCH, Answers, Work, answers_of
@@ -169,15 +169,14 @@ def _detection(method: str, found: Answers) -> Iterator[Row]:
 def _novelty(work: Work) -> Iterator[Row]:
     """How well the trained network's novelty and, for nodes, energies tell OOD from ID rows."""
     found = answers_of(work, "plain").parts
-    scores: dict[str, list[Any]] = {
-        "novelty": [found[split].novelty for split in ("id_test", "ood_test")]
-    }
+    scores: dict[str, dict[str, Any]]
+    scores = {"novelty": {split: p.novelty for split, p in found.items()}}
     for name, energy in _energies(work).items() if work.cell.task == "node" else ():
-        scores[name] = [energy[work.views[split].rows] for split in ("id_test", "ood_test")]
-    for name, (near, far) in scores.items():
+        scores[name] = {split: energy[view.rows] for split, view in work.views.items()}
+    for name, of in scores.items():
         level = "novelty" if name == "novelty" else "energy"
         row: Row = {"method": name, "calibration": level, "split": "detection"}
-        yield {**row, "auroc": metrics.auroc(near, far)}
+        yield {**row, "auroc": metrics.auroc(of["id_test"], of["ood_test"])}
 
 
 def _energies(work: Work) -> dict[str, Tensor]:

@@ -140,12 +140,8 @@ def claimed(means: pd.DataFrame, claims: dict[str, Claim]) -> dict[str, Any]:
             sides = {"theirs": theirs[gain.index].mean(), "ours": ours[gain.index].mean()}
             worst = round(float(gain.min()), 3) if claim.measure == "accuracy" else None
             won = int((gain > 0 if higher else gain < 0).sum())
-            counts[name] = {
-                "won": won,
-                "of": len(gain),
-                **pd.Series(sides).round(3),
-                "worst": worst,
-            }
+            means_of = pd.Series(sides).round(3).to_dict()
+            counts[name] = {"won": won, "of": len(gain), **means_of, "worst": worst}
     return counts
 
 

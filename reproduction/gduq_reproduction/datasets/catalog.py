@@ -53,33 +53,26 @@ def _family(
     return Family(task, f"{rows} {task}s", classes, domain, source, load, shifts)
 
 
+# fmt: off
+_CITATION = {"cora": (19793, 70), "cora-ml": (2995, 7), "citeseer": (4230, 6), "dblp": (17716, 4),
+             "pubmed": (19717, 3), "coauthor-cs": (18333, 15), "coauthor-physics": (34493, 5)}
+_MOLECULES = {"esol": (1128, 0), "freesolv": (642, 0), "lipo": (4200, 0), "bbbp": (2039, 2),
+              "bace": (1513, 2)}  # rows, and classes if there are any
+_TU: dict[str, int | str] = {"NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD": 1178,
+                             "MUTAG": 188, "*": "any number of"}
+_CUTS = ("scaffold", "size")
 FAMILIES: dict[str, Family] = {
     "webkb/university": _family("webkb", 617, 5, "university", task="node"),
     **{
-        f"{name}/{short}": _family("citation", rows, classes, domain, task="node")
-        for name, rows, classes in (
-            ("cora", 19793, 70), ("cora-ml", 2995, 7), ("citeseer", 4230, 6), ("dblp", 17716, 4),
-            ("pubmed", 19717, 3), ("coauthor-cs", 18333, 15), ("coauthor-physics", 34493, 5),
-        )
+        f"{name}/{short}": _family("citation", *counts, domain, task="node")
+        for name, counts in _CITATION.items()
         for short, domain in (("word", "word count"), ("degree", "degree"))
     },
     "cmnist/color": _family("cmnist", 70000, 10, "colour"),
     "rotmnist": _family("rotmnist", 70000, 10, "angle or noise", ("rotation", "noise")),
     "sst2/length": _family("sst2", 70042, 2, "sentence length"),
-    **{
-        f"molecules/{name}": _family(
-            "molecules", rows, classes, "scaffold or size", ("scaffold", "size")
-        )
-        for name, rows, classes in (
-            ("esol", 1128, 0), ("freesolv", 642, 0), ("lipo", 4200, 0), ("bbbp", 2039, 2),
-            ("bace", 1513, 2),
-        )
-    },
-    **{
-        f"tu/{name}": _family("tu", rows, 2, "graph size", ("size",))
-        for name, rows in (
-            ("NCI1", 4110), ("NCI109", 4127), ("PROTEINS", 1113), ("DD", 1178), ("MUTAG", 188),
-            ("*", "any number of"),
-        )
-    },
-}  # fmt: skip
+    **{f"molecules/{name}": _family("molecules", *counts, "scaffold or size", _CUTS)
+       for name, counts in _MOLECULES.items()},
+    **{f"tu/{name}": _family("tu", rows, 2, "graph size", ("size",)) for name, rows in _TU.items()},
+}
+# fmt: on

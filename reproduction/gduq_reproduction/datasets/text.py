@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,16 @@ def load_sst2(
     are parsed and encoded.
     """
     one_of("a shift", shift, ("covariate", "concept", "no_shift"))
-    parser, encoder = (_installed(package) for package in (_PARSER, _ENCODER))
     sentences, labels = read_sst2(root)
     length = token_counts(sentences, root)
     cut = limit_rows(length_cut(length, labels, shift, seed), limit, seed)
     build = partial(_build, None if root is None else str(root))
-    key = ("sst2/graphs", 2, parser, encoder)
+    key = ("sst2/graphs", 2, _PARSER, _ENCODER)
     return Splits(
         **views_of(cut, build_rows(root, key, torch.cat(list(cut.values())), build)),
         name=f"sst2/length/{shift}",
         description=f"Movie review sentences and phrases, {shift} in their length: spaCy "
-        f"dependency graphs ({parser}), token embeddings by {encoder}. Not the released "
+        f"dependency graphs ({_PARSER}), token embeddings by {_ENCODER}. Not the released "
         "Graph-SST2, whose parser and BERT checkpoint are unknown: split sizes differ from the "
         "published ones by less than 0.1 %, features altogether.",
         class_names=("negative", "positive"),
@@ -101,9 +100,6 @@ def _build(root: str | None, rows: Tensor) -> list[Data]:
     return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows])
 
 
-# -- parsing -------------------------------------------------------------------------------------
-
-
 def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Tensor:
     """Number of spaCy tokens of each sentence ``[n]``, by the tokenizer alone, cached."""
     marked = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
@@ -112,7 +108,7 @@ def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Te
         tokenizer = _parser().tokenizer
         return torch.tensor([len(tokenizer(text)) for text in sentences])
 
-    return cached(root, ("sst2/lengths", 2, _installed(_PARSER), marked), count)
+    return cached(root, ("sst2/lengths", 2, _PARSER, marked), count)
 
 
 def sentence_graphs(sentences: Sequence[str], labels: Tensor) -> list[Data]:
@@ -126,14 +122,6 @@ def sentence_graphs(sentences: Sequence[str], labels: Tensor) -> list[Data]:
         edges = torch.cat([up, up.flip(0)], dim=1)  # from tokens to their heads, then back
         graphs.append(Data(x=row.to(torch.float16), edge_index=edges, y=label.reshape(1)))
     return graphs
-
-
-def _installed(package: str) -> str:
-    """Name and version of a package."""
-    try:
-        return f"{package} {metadata.version(package)}"
-    except metadata.PackageNotFoundError:
-        raise _missing(package) from None
 
 
 @lru_cache(maxsize=1)
@@ -150,9 +138,6 @@ def _missing(package: str) -> InputError:
     return not_installed(f"{package} to make graphs of sentences", "./reproduction[text]")
 
 
-# -- encoding ------------------------------------------------------------------------------------
-
-
 def encode(sentences: Sequence[Sequence[str]], batch_size: int = 64) -> list[Tensor]:
     """Embeddings ``[tokens, d]`` of tokenised sentences by all-MiniLM-L6-v2: of a token the mean of
     the last hidden states of its word pieces; of one without any (white space) zeros."""
@@ -163,9 +148,6 @@ def encode(sentences: Sequence[Sequence[str]], batch_size: int = 64) -> list[Ten
         which = order[start : start + batch_size]
         words = [list(sentences[i]) for i in which]
         pieces = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
-        longest = pieces["input_ids"].size(1)
-        if longest > tokenizer.model_max_length:
-            raise InputError(f"at most {tokenizer.model_max_length} word pieces", longest)
         with torch.inference_mode():
             states = model(**pieces).last_hidden_state.float()
         for row, i in enumerate(which):

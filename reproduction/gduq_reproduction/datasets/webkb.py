@@ -1,8 +1,7 @@
 """WebKB: web pages of three universities in one graph of 617 nodes (after GOODWebKB).
 
-Links stay directed and self-loops are kept. **Two Cornells are about**: the one of 2021 holds
-Texas's pages under Cornell's links, later downloads hold Cornell's own. The description of what was
-loaded says which, and the old one raises a warning.
+Links stay directed and self-loops are kept. **Two Cornells are about**: the one of 2021, which
+raises a warning, holds Texas's pages under Cornell's links; later downloads hold Cornell's own.
 """
 
 from __future__ import annotations

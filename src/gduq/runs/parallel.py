@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import joblib  # type: ignore[import-untyped]
 import torch
@@ -16,9 +14,8 @@ import torch
 from gduq._checks import check_int, one_of
 from gduq.errors import not_installed
 
-__all__ = ["ENGINES", "Outcome", "parallel_map"]
+__all__ = ["Outcome", "parallel_map"]
 
-ENGINES = ("local", "ray")
 C = TypeVar("C")
 R = TypeVar("R")
 
@@ -28,13 +25,8 @@ class Outcome(Generic[C, R]):
     """What became of an item: its value, or the traceback of its failure."""
 
     item: C
-    value: R | None
-    error: str | None
-    seconds: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return self.error is None
+    value: R | None = None
+    error: str | None = None
 
 
 def parallel_map(
@@ -47,10 +39,7 @@ def parallel_map(
     progress: bool = True,
     name: Callable[[C], str] = str,
 ) -> list[Outcome[C, R]]:
-    """``function(item)`` for every item; one that raises fails alone.
-
-    Every worker has one thread: items share the machine, and one thread gives equal bits on all
-    machines.
+    """``function(item)`` for every item, on one thread each; one that raises fails alone.
 
     Args:
         function: What to do; functions of a notebook or script are fine.
@@ -70,7 +59,7 @@ def parallel_map(
         >>> found[0].value, found[1].error.splitlines()[-1]
         (1.0, 'ZeroDivisionError: division by zero')
     """
-    one_of("an engine", engine, ENGINES)
+    one_of("an engine", engine, ("local", "ray"))
     jobs = -1 if workers is None else max(1, check_int("workers", workers, least=0))
     done: dict[int, Outcome[C, R]] = {}
     with _backend(engine, address):
@@ -87,36 +76,25 @@ def parallel_map(
 
 def _attempt(function: Callable[[C], R], number: int, item: C) -> tuple[int, Outcome[C, R]]:
     """One item, on one thread; only an interrupt gets through."""
-    start, threads = time.perf_counter(), torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        value, error = function(item), None
+        return number, Outcome(item, function(item))
     except Exception:
-        value, error = None, traceback.format_exc()
+        return number, Outcome(item, error=traceback.format_exc())
     finally:
         torch.set_num_threads(threads)
-    return number, Outcome(item, value, error, time.perf_counter() - start)
 
 
-@contextmanager
-def _backend(engine: str, address: str | None) -> Iterator[None]:
-    """Where joblib works: processes of this machine, or a Ray that is ended if begun here."""
+def _backend(engine: str, address: str | None) -> Any:
+    """Where joblib works: processes of this machine, or Ray."""
     if engine == "local":
-        with joblib.parallel_config("loky", inner_max_num_threads=1):
-            yield
-        return
+        return joblib.parallel_config("loky", inner_max_num_threads=1)
     try:
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
         raise not_installed("Ray for engine='ray'", "ray", ", or engine='local'.") from None
-    begun_here = not ray.is_initialized()
-    if begun_here:
-        ray.init(address=address or "local", log_to_driver=False)
+    ray.init(address=address or "local", log_to_driver=False, ignore_reinit_error=True)
     register_ray()
-    try:
-        with joblib.parallel_config("ray"):
-            yield
-    finally:
-        if begun_here:
-            ray.shutdown()
+    return joblib.parallel_config("ray")

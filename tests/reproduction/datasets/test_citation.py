@@ -12,7 +12,6 @@ from gduq_reproduction.datasets.citation import (
     load_citation,
     read_citation,
 )
-from tests.data.real import real
 
 NODES, WORDS = 300, 40
 
@@ -96,20 +95,3 @@ def test_pickled_arrays_are_never_loaded(tiny, tmp_path):
     np.savez(tiny, **{**arrays, "labels": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(InputError):
         read_citation("tiny", tmp_path / "other")
-
-
-@pytest.mark.parametrize("name", ["cora-ml", "citeseer", "coauthor-cs"])
-@pytest.mark.parametrize("domain", ["word", "degree"])
-def test_real_graphs(tmp_path, name, domain):
-    path = real(SOURCES[name][0])
-    graph, _ = read_citation(name, tmp_path)
-    if name != "coauthor-cs":  # half a gigabyte when dense
-        theirs = read_npz(str(path))
-        assert torch.equal(graph.edge_index, theirs.edge_index)
-        assert torch.equal(graph.x.to_dense(), theirs.x)
-    for shift in ("covariate", "concept", "no_shift"):
-        splits = load_citation(name, domain, shift, tmp_path)
-        assert (torch.stack([view.rows for _, view in splits]).sum(0) == 1).all()
-        if shift == "covariate":
-            assert splits.domains["ood_test"].max() < splits.domains["ood_val"].min()
-            assert splits.domains["ood_val"].max() < splits.domains["train"].min()

@@ -109,13 +109,6 @@ def test_graphs_are_dependency_trees() -> None:
     assert packed[0].x.dtype == torch.float16  # as it is stored
 
 
-@needs_spacy
-@pytest.mark.usefixtures("_lengths")
-def test_tokens_are_counted_without_parsing(tmp_path: Path) -> None:
-    packed = sentence_graphs(SENTENCES, torch.zeros(4))
-    assert token_counts(SENTENCES, tmp_path).tolist() == [graph.num_nodes for graph in packed]
-
-
 # -- encoders ------------------------------------------------------------------------------------
 
 
