@@ -390,8 +390,10 @@ def _explained(error: ValidationError) -> InputError:
         return InputError(f"a value for {key!r} in a config", "none")
     if first["type"] != "extra_forbidden":
         return InputError(f"a fitting value for {key!r}: {first['msg']}", f"{first['input']!r:.80}")
-    known = list(RunConfig.model_fields)
+    known = dict[str, str]()
     for part in (DataConfig, ModelConfig, MethodConfig, TrainingConfig):
         name = part.__name__.removesuffix("Config").lower()
-        known += [f"{name}.{field}" for field in part.model_fields]
-    return InputError("a known key in a config", repr(key), did_you_mean(key, known))
+        known |= {field: f"{name}.{field}" for field in part.model_fields}
+    known |= {field: field for field in RunConfig.model_fields}
+    do = did_you_mean(first["loc"][-1], known)
+    return InputError("a known key in a config", repr(key), do)
