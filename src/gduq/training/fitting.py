@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
 from gduq.graphs import Graph, on_device
-from gduq.models.network import Network, as_predictor
+from gduq.models.network import as_predictor
 from gduq.models.predictor import Calibrate, Predictor
 from gduq.ood.nearest import Novelty
 from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
@@ -228,8 +228,8 @@ class Fit:
 
     def _finish(self, model: Predictor, calibrate: Calibrate) -> list[LabelledOutputs]:
         size, seed = self.settings.graphs_per_pass, self.settings.seed
-        trunk = model.trunk if self.seen is not None and isinstance(model, Network) else None
-        if trunk is not None and trunk.has_head and self.settings.epochs == 0:
+        trunk = None if self.seen is None or self.settings.epochs != 0 else model.trunk
+        if trunk is not None and trunk.has_head:
             target = cast(Target, model.target)
             _, rows = self._rows(trunk, calibrate, lambda _: target)
             return finish_model(model, rows.train, rows.val, calibrate, size, seed, rows.copies)
