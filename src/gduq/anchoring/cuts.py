@@ -56,7 +56,7 @@ __all__ = [
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
-_CHUNK = 2**22  # most numbers of a layer held at once while copies pass through a `GNN`
+_CHUNK = 2**19  # most numbers of a layer held at once while copies pass through a `GNN`
 _MOST = 4096  # channels of an input that a new map is put before
 _FOUND = ("head", "readout")  # places in any network
 _ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import check_graph
 from gduq.graphs.sparse import as_dtype, is_sparse, linear
+from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn_settings import (
     ChainPoint,
     Conv,
@@ -24,7 +25,7 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import LAYERS, ConvLayer, PropagationLayer, Structure, VirtualNode
+from gduq.nn.layers import LAYERS, ConvLayer, GCNLayer, PropagationLayer, Structure, VirtualNode
 
 __all__ = ["GNN", "as_chain"]
 
@@ -167,7 +168,13 @@ class GNN(nn.Module):
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
         mixed, start = self.propagation_layer(point) is not None, _number(point)
-        h, _ = self._layers(z, state, structure, start, len(self.layers), mixed)
+        last, stop = self.layers[-1], len(self.layers)
+        in_one = isinstance(last, GCNLayer) and isinstance(self.head.rest, nn.Identity)
+        evaluating = not (self.training or self.pool or ForcedDropout.active())
+        if in_one and evaluating and stop - start > mixed:  # one map of few channels
+            h, _ = self._layers(z, state, structure, start, stop - 1, mixed)
+            return cast(GCNLayer, last).read_by(cast(nn.Linear, self.head.first), h, structure)
+        h, _ = self._layers(z, state, structure, start, stop, mixed)
         return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
 
     def _reads_first(self, point: ChainPoint) -> bool:
@@ -210,8 +217,10 @@ class GNN(nn.Module):
 
     def layer_size(self, graph: Data, point: ChainPoint, h: Tensor) -> int:
         """About how many numbers a layer behind a point, where ``h`` is, holds."""
-        if self.encoder is None or point == "readout":
+        if point == "readout":
             return h.numel()
+        if self.encoder is None:  # GCN or GIN
+            return 2 * h.size(0) * self.hidden_channels
         if self.config["conv"] == "gps":  # attention between all nodes of a graph
             return 2**62
         return max(h.numel(), 12 * int(graph.num_edges) * self.hidden_channels)

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +149,27 @@ def two_layers(
     )
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """BatchNorm that is one scale and offset in evaluation mode, which is several times faster."""
+
+    def scale_offset(self) -> tuple[Tensor, Tensor]:
+        """Scale and offset in evaluation mode."""
+        mean, var = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        scale = self.weight * (var + self.eps).rsqrt()
+        return scale, self.bias - mean * scale
+
+    def folded(self, linear: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Weight and bias of a linear map followed by this, in evaluation mode."""
+        scale, offset = self.scale_offset()
+        return linear.weight * scale.unsqueeze(1), linear.bias * scale + offset
+
+    def forward(self, z: Tensor) -> Tensor:
+        if self.training:
+            return super().forward(z)
+        scale, offset = self.scale_offset()
+        return torch.addcmul(offset, z, scale)
+
+
 class PropagationLayer(nn.Module, ABC):
     """Base of GCN and GIN: ``after(mix(h W^T) + b)``.
 
@@ -162,7 +183,7 @@ class PropagationLayer(nn.Module, ABC):
         super().__init__()
         self.dropout, self.last = dropout, last
         self.linear: nn.Linear | None = nn.Linear(channels, inner)
-        self.inner_norm = nn.BatchNorm1d(inner)
+        self.inner_norm = BatchNorm(inner)
 
     def read(self, h: Tensor, weight: Tensor, structure: Structure) -> Tensor:
         """``mix(h W^T)`` in the cheaper order; bias-free."""
@@ -212,6 +233,14 @@ class GCNLayer(PropagationLayer):
     def after(self, z: Tensor) -> Tensor:
         return self._finish(self.inner_norm(z))
 
+    def read_by(self, head: nn.Linear, h: Tensor, structure: Structure) -> Tensor:
+        """A linear head of this (last) layer, in evaluation mode: one map, of fewer channels."""
+        assert self.linear is not None
+        weight, bias = self.inner_norm.folded(self.linear)
+        return self.read(h, head.weight @ weight, structure) + F.linear(
+            bias, head.weight, head.bias
+        )
+
 
 class GINLayer(PropagationLayer):
     r"""Graph isomorphism layer (Xu et al., ICLR 2019) with :math:`\epsilon = 0`.
@@ -228,18 +257,20 @@ class GINLayer(PropagationLayer):
     def __init__(self, channels: int, hidden: int, dropout: float, last: bool) -> None:
         super().__init__(channels, 2 * hidden, dropout, last)
         self.outer = nn.Linear(2 * hidden, hidden)
-        self.norm = nn.BatchNorm1d(hidden)
+        self.norm = BatchNorm(hidden)
 
     def after(self, z: Tensor) -> Tensor:
         h = F.relu(self.inner_norm(z), inplace=not self.training)
-        return self._finish(self.norm(self.outer(h)))
+        if self.training:
+            return self._finish(self.norm(self.outer(h)))
+        return self._finish(F.linear(h, *self.norm.folded(self.outer)))
 
     def release(self, grow: bool, keep: bool) -> nn.Linear:
         first = super().release(grow, keep)
         if not grow:
             return first
         wide = nn.Linear(first.in_features, 2 * first.out_features).to(first.weight)
-        norm = nn.BatchNorm1d(wide.out_features).to(first.weight)
+        norm = BatchNorm(wide.out_features).to(first.weight)
         outer = nn.Linear(wide.out_features, self.outer.out_features).to(first.weight)
         if keep:  # old units as they were; new ones read but do not speak yet
             units = first.out_features
@@ -282,7 +313,7 @@ class ConvLayer(nn.Module):
             self.conv = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
         if config["conv"] == "gps":
             self.conv = GPSConv(hidden, self.conv, config["heads"], self.dropout)
-        self.norm = None if config["conv"] == "gps" else nn.BatchNorm1d(hidden)
+        self.norm = None if config["conv"] == "gps" else BatchNorm(hidden)
 
     def forward(self, h: Tensor, structure: Structure) -> Tensor:
         extra = {"edge_attr": structure.edge_attr.to(h.dtype)} if self.edge_channels else {}
