@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
 from gduq.graphs import Graph, on_device
-from gduq.models.network import as_predictor
+from gduq.models.network import Network, as_predictor
 from gduq.models.predictor import Calibrate, Predictor
 from gduq.ood.nearest import Novelty
 from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
@@ -161,7 +161,8 @@ def fit(
     try:
         history, sets = work.run(known, cast(Calibrate, how), folder)
     finally:
-        known.note()
+        if isinstance(known, Network):
+            known.note()
     warn_of_doubts(known, sets)
     return history
 
@@ -280,7 +281,7 @@ class Fit:
             (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
-        if model.is_anchored():
+        if model.num_anchors:
             model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
         return history
 
@@ -345,7 +346,7 @@ class GraphLearner(Learner):
         seed_all(derived(settings.seed, _OUTSIDE))
         y = truths(train, "train")
         model.set_temperature(1.0, None)  # epochs are compared without one
-        self.probe = self._some_batches(model.min_anchor_rows)
+        self.probe = self._some_batches(max(1, model.num_anchors))
         model.init_anchors(self.probe)
         self.target = model.target = self._target(y, infer)
         model.check_target()
