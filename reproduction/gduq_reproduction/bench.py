@@ -113,7 +113,6 @@ def bench(
     *,
     workers: int | None = None,
     engine: str = "local",
-    address: str | None = None,
     chemprop: Path | None = None,
     progress: bool = True,
 ) -> BenchResult:
@@ -128,8 +127,7 @@ def bench(
         root: Folder of all figures, trained networks and tables.
         seeds: How many; as the scale has it by default.
         workers: Processes (default: one per core); 0: in this one.
-        engine: ``"local"`` or ``"ray"``.
-        address: Of a Ray cluster.
+        engine: ``"local"`` or ``"ray"``; ``RAY_ADDRESS`` names a cluster.
         chemprop: The interpreter of an environment with Chemprop, for ``"molecules"``.
         progress: Print a line per job.
     """
@@ -139,7 +137,7 @@ def bench(
     workers = 1 if name == "runtime" and workers is None else workers  # times: one at a time
     found, failures = run_jobs(
         table.jobs(scale, seeds, root, chemprop), Store(root / f"{table.store}-{scale}.csv"),
-        workers=workers, engine=engine, address=address, progress=progress,
+        workers=workers, engine=engine, progress=progress,
     )  # fmt: skip
     result = BenchResult(name, scale, long(found), failures)
     result.write(root / "tables" / f"{name}-{scale}.md")

@@ -25,7 +25,6 @@ def bench(
     engine: str = "local",
     workers: Annotated[int | None, typer.Option(min=0)] = None,
     seeds: Annotated[int | None, typer.Option(min=1)] = None,
-    address: str | None = None,
     chemprop: Path | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     force: bool = False,
@@ -39,10 +38,9 @@ def bench(
         name: A table; without one, all of them are listed.
         scale: smoke (a minute), small (hours on two cores) or paper.
         root: Folder of all figures and tables.
-        engine: local or ray.
+        engine: local or ray; RAY_ADDRESS names a cluster.
         workers: Processes (default: one per core); 0: in this one.
         seeds: How many (default: as the scale has it).
-        address: Of a Ray cluster; auto looks for one.
         chemprop: Interpreter of an environment with Chemprop, for molecules.
         output: Also write the table (.md), or every figure (.csv).
         force: Replace a file that is there.
@@ -58,7 +56,7 @@ def bench(
         for key, table in TABLES.items():
             typer.echo(f"{key:18}{table.title}")
         return
-    where: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
+    where: dict[str, Any] = {"engine": engine, "workers": workers}
     try:
         result = made.bench(
             name, scale, root, seeds, chemprop=chemprop, **where,  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ def run_jobs(
     Args:
         jobs: In the order of their turns.
         store: Where figures are kept.
-        where: Workers, engine, address, progress: of `gduq.runs.parallel.parallel_map`.
+        where: Workers, engine, progress: of `gduq.runs.parallel.parallel_map`.
     """
     done = store.done()
     todo = [job for job in jobs if job.key not in done]

@@ -181,23 +181,14 @@ def test_requests_that_cannot_be_read_are_refused(client, body, code):
 
 
 def test_bodies_without_a_length_are_bounded():
-    def pieces():
-        for _ in range(100):
-            yield b" " * 1000
-
     with TestClient(app(service(), Limits(body=5000))) as client:
-        reply = client.post(
-            "/predict", content=pieces(), headers={"content-type": "application/json"}
-        )
-    assert reply.status_code == 413
+        pieces, kind = (b" " * 1000 for _ in range(100)), {"content-type": "application/json"}
+        assert client.post("/predict", content=pieces, headers=kind).status_code == 413
 
 
 def test_forms_of_other_sites_are_refused(client):
-    reply = client.post(
-        "/predict", content=b'{"smiles": []}', headers={"content-type": "text/plain"}
-    )
-    assert reply.status_code == 415
-    assert "application/json" in reply.json()["error"]
+    kind = {"content-type": "text/plain"}
+    assert client.post("/predict", content=b'{"smiles": []}', headers=kind).status_code == 415
 
 
 def test_other_host_names_are_refused():
@@ -240,16 +231,12 @@ def test_requests_that_wait_share_a_pass():
         gate.open.set()
         assert first.result()["answers"][0]["smiles"] == "C"
         found = [other.result() for other in others]
-        assert gate.sizes[0] == 1
-        assert sum(gate.sizes) == 6
-        assert len(gate.sizes) < 6
+        assert sum(gate.sizes) == 6 > len(gate.sizes)
         assert [f["answers"][0]["smiles"] for f in found] == SMILES[:5]
         assert all(f["rejected"][0]["row"] == 1 for f in found)
-        health = client.get("/health").json()
-    assert health == {
-        "status": "ok", "requests": 6, "graphs": 6, "rejected": 5, "passes": len(gate.sizes),
-        "waiting": 0,
-    }  # fmt: skip
+        counts = {"requests": 6, "graphs": 6, "rejected": 5, "waiting": 0}
+        counts["passes"] = len(gate.sizes)
+        assert client.get("/health").json() == {"status": "ok", **counts}
 
 
 def test_passes_have_bounds():
@@ -271,14 +258,11 @@ def test_passes_have_bounds():
 
 def test_a_full_queue_sends_requests_away():
     gate = Gate()
-    with TestClient(app(gate, Limits(queue=3))) as client, ThreadPoolExecutor(6) as pool:
-        waiting = [pool.submit(ask, client, smiles=["C"])]
-        wait_for(lambda: gate.sizes)
-        waiting += [pool.submit(ask, client, smiles=["CC"]) for _ in range(2)]
-        wait_for(lambda: client.get("/health").json()["waiting"] == 3)
+    with TestClient(app(gate, Limits(queue=2))) as client, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ask, client, smiles=[s]) for s in ("C", "CC")]
+        wait_for(lambda: client.get("/health").json()["waiting"] == 2)
         reply = client.post("/predict", json={"smiles": ["CCC"]})
-        assert reply.status_code == 503
-        assert reply.headers["retry-after"] == "1"
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
         gate.open.set()
         assert all(w.result()["answers"] for w in waiting)
 
@@ -341,58 +325,16 @@ def test_stopping_does_not_wait_for_what_is_left():
     assert time.monotonic() - start < 5
 
 
-def test_a_request_that_fails_takes_no_other_with_it():
-    class Shaky(Gate):
-        """Fails as no graph should make it fail."""
-
-        def answer(self, graphs, labelled=True):
-            if any(graph.smiles == "CCBr" for graph in graphs):
-                raise ZeroDivisionError
-            return super().answer(graphs, labelled)
-
-    gate = Shaky()
-    with TestClient(app(gate)) as client, ThreadPoolExecutor(4) as pool:
-        first = pool.submit(ask, client, smiles=["C"])
-        wait_for(lambda: gate.sizes)
-        good = [pool.submit(ask, client, smiles=[s, "bad!"]) for s in SMILES[:2]]
-        bad = pool.submit(ask, client, smiles=["CCBr"])
-        wait_for(lambda: client.get("/health").json()["waiting"] == 4)
-        gate.open.set()
-        assert first.result()["answers"]
-        assert bad.result()["rejected"][0]["row"] == 0
-        for one, smiles in zip(good, SMILES, strict=False):
-            assert [a["smiles"] for a in one.result()["answers"]] == [smiles]
-            assert len(one.result()["rejected"]) == 1
-
-
-def test_a_molecule_that_keeps_rdkit_busy_is_named_and_the_service_goes_on():
-    late = "RDKit did not end within 0.5 seconds"
-    with TestClient(app(service(), Limits(reading=0.5, smiles=100_000))) as client:
-        found = ask(client, smiles=["CCO", BUSY, "CCC"])
-        assert [a["smiles"] for a in found["answers"]] == ["CCO"]
-        assert [r["reason"] for r in found["rejected"]] == [
-            late,
-            "not read: RDKit did not end with row 1 before it",
-        ]
-        reply = client.get("/draw", params={"smiles": BUSY})
-        assert reply.status_code == 422  # late, or so many atoms that it is not drawn
-        assert reply.json()["error"] in (late, "expected at most 200 atoms to draw, got 7400.")
-        assert ask(client, smiles=["CCO"])["answers"], "a new process reads the next ones"
-        assert client.get("/draw", params={"smiles": "CCO"}).status_code == 200
-
-
-def test_a_molecule_that_keeps_rdkit_busy_takes_nothing_from_other_requests():
-    gate = Gate()
+def test_a_molecule_that_keeps_rdkit_busy_is_named_and_takes_nothing_from_others():
     limits = Limits(reading=0.5, smiles=100_000)
-    with TestClient(app(gate, limits)) as client, ThreadPoolExecutor(6) as pool:
-        first = pool.submit(ask, client, smiles=["C"])
-        wait_for(lambda: gate.sizes)
-        asked = [["CCO", "CC"], ["CN", BUSY], ["CCC"], [BUSY, "CF"], ["CCN"]]
-        others = [pool.submit(ask, client, smiles=texts) for texts in asked]
-        gate.open.set()
-        assert first.result()["answers"]
-        found = [[a["smiles"] for a in other.result()["answers"]] for other in others]
-    assert found == [["CCO", "CC"], ["CN"], ["CCC"], [], ["CCN"]]
+    with TestClient(app(service(), limits)) as client, ThreadPoolExecutor(3) as pool:
+        asked = [["CCO", "CC"], ["CN", BUSY, "CCC"], ["CCN"]]
+        found = [other.result() for other in [pool.submit(ask, client, smiles=t) for t in asked]]
+        answered = [[a["smiles"] for a in one["answers"]] for one in found]
+        assert answered == [["CCO", "CC"], ["CN"], ["CCN"]]
+        assert [r["row"] for r in found[1]["rejected"]] == [1, 2]
+        assert client.get("/draw", params={"smiles": BUSY}).status_code == 422
+        assert client.get("/draw", params={"smiles": "CCO"}).status_code == 200
 
 
 def test_edges_are_not_served():
@@ -408,16 +350,13 @@ def test_edges_are_not_served():
 def test_the_card_says_what_to_expect(asked):
     kind, _, client = asked
     found = client.get("/model").json()
-    assert found["answers"] == kind
     names = {"classes": ["small", "big"], "labels": ["big", "not tiny"], "values": ["size"]}
-    assert found["target"]["names"] == names[kind]
-    assert found["target"]["columns"] == ["activity"]
-    assert found["max_novelty"] == 0.99
-    assert found["target"]["units"] == (["nm"] if kind == "values" else None)
+    units = ["nm"] if kind == "values" else None
+    assert found["answers"] == kind
+    assert found["target"] == {"columns": ["activity"], "names": names[kind], "units": units}
     assert found["calibration"]["fitted_on"] == "shifted"
     assert found["novelty"] == {"training_rows": 15, "validation_rows": 30}
     assert found["decisions"]["reference_rows"] == 45
-    assert found["served_with"]["gduq"] == gduq.__version__
     assert found["limits"]["graphs"] == 1000
 
 
@@ -425,13 +364,9 @@ def test_routes_are_described(client):
     schema = client.get("/openapi.json").json()
     assert {"/predict", "/health", "/model", "/draw"} == set(schema["paths"])
     body = schema["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
-    assert set(body["schema"]["properties"]) == {"smiles", "graphs"}
     for example in body["schema"]["examples"]:
         assert client.post("/predict", json=example).status_code == 200
-    answer = schema["paths"]["/predict"]["post"]["responses"]["200"]["content"]
-    assert answer["application/json"]["schema"]["$ref"].endswith("/PredictResponse")
     page = client.get("/docs")
-    assert "POST /predict" in page.text
     assert "script-src 'none'" in page.headers["content-security-policy"]
     assert "http" not in page.text.replace("http://127.0.0.1:8000", ""), "nothing from elsewhere"
 
@@ -440,11 +375,8 @@ def test_molecules_are_drawn(client):
     reply = client.get("/draw", params={"smiles": "c1ccccc1O"})
     assert reply.headers["content-type"].startswith("image/svg+xml")
     assert "default-src 'none'" in reply.headers["content-security-policy"]
-    assert reply.text.count("<path") > 5
-    assert client.get("/draw", params={"smiles": "C" * 201}).status_code == 422
-    assert client.get("/draw", params={"smiles": "C" * 2001}).status_code == 413
-    assert client.get("/draw", params={"smiles": EVIL}).status_code == 422
-    assert client.get("/draw").status_code == 422
+    for bad, code in (("C" * 201, 422), ("C" * 2001, 413), (EVIL, 422)):
+        assert client.get("/draw", params={"smiles": bad}).status_code == code
 
 
 def test_the_page_escapes_names(client):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -78,31 +77,6 @@ def test_it_answers_as_predict_does(address):
     assert "server" not in reply.headers
 
 
-def test_many_at_a_time_get_their_own_answers(address):
-    expected = dict(
-        zip(SMILES, gduq.predict(model(), molecules("classes")).confidence, strict=False)
-    )
-
-    async def one(client, i):
-        chosen = SMILES[i % len(SMILES)]
-        reply = await client.post(f"{address}/predict", json={"smiles": [chosen]})
-        assert reply.status_code == 200
-        (answer,) = reply.json()["answers"]
-        assert answer["smiles"] == chosen
-        assert answer["confidence"] == pytest.approx(float(expected[chosen]), abs=1e-5)
-
-    async def everyone():
-        async with httpx.AsyncClient(timeout=60) as client:
-            for start in range(0, 96, 48):
-                await asyncio.gather(*(one(client, start + i) for i in range(48)))
-
-    before = httpx.get(f"{address}/health").json()
-    asyncio.run(everyone())
-    after = httpx.get(f"{address}/health").json()
-    assert after["graphs"] - before["graphs"] == 96
-    assert after["passes"] - before["passes"] < 80, "requests are batched together"
-
-
 def test_half_a_request_does_not_hold_the_others(address):
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as open_end:
@@ -132,37 +106,6 @@ def test_the_page_in_a_browser(address, tmp_path):
     assert dom.count("<details>") == 2, "the rest is folded"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-@pytest.mark.parametrize(
-    ("kind", "told", "expected"),
-    [
-        (
-            "labels",
-            "Predicts 2 labels, yes (1) or no (0) each: big, not tiny.",
-            ["big", "not tiny"],
-        ),
-        ("values", "Predicts size [nm].", ["size"]),
-    ],
-)
-def test_other_kinds_in_a_browser(kind, told, expected, tmp_path):
-    """A line per label or value: what it is, what is said of it, and whether to believe it."""
-    known = gduq.predict(model(kind), molecules(kind))
-    path = gduq.save(model(kind), tmp_path / "model", reference=known)
-    probe = "document.getElementById('smiles').value = 'CCO';"
-    probe += "document.getElementById('form').requestSubmit()"
-    with serving(path, signal.SIGINT) as found:
-        dom = chromium(found, tmp_path, probe)
-    assert told in dom
-    shown = dom.partition("<details>")[0]
-    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td.*?>(.*?)</td></tr>", shown)
-    assert [row[0] for row in rows] == expected
-    for _, said, decision in rows:
-        assert re.match(r"-?\d", said)
-        assert decision in ("yes", "no", "answer") or decision.startswith("abstain: ")
-        assert said.endswith(" nm") == (kind == "values")
-
-
 def chromium(address: str, folder, script: str) -> str:
     """The page's document after a script ran in it and all answers came, through DevTools."""
     with Browser(BROWSER, folder) as browser:
@@ -173,9 +116,6 @@ def chromium(address: str, folder, script: str) -> str:
         browser.run("for (const e of document.images) e.dataset.width = e.naturalWidth")
         assert browser.console == []
         return browser.run("document.body.outerHTML")
-
-
-# -- manners -------------------------------------------------------------------------------------
 
 
 def test_addresses():

@@ -16,15 +16,15 @@ from gduq.anchoring.recipe import make_recipe
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
 from gduq.data.source import OwnData, read_own, source_digest
 from gduq.errors import InputError, warn_user
-from gduq.models import HeadEnsemble, LastLayerLaplace
+from gduq.models import HeadEnsemble, LastLayerLaplace, as_predictor
 from gduq.models.predictor import Predictor
 from gduq.nn import GNN, BondGNN
 from gduq.nn.bond_gnn import ATOMS, BONDS
 from gduq.prediction import Classes, Target, infer_target
 from gduq.runs.config import RECIPE_FIELDS, RunConfig
 
-__all__ = ["all_views", "anchored", "bare", "network", "on_network", "own_of", "plan", "splits_of",
-           "target_of", "with_encodings"]  # fmt: skip
+__all__ = ["all_views", "network", "on_network", "own_of", "plan", "splits_of", "target_of",
+           "with_encodings"]  # fmt: skip
 
 _load = lru_cache(maxsize=2)(load)  # for the next run of the same process
 
@@ -80,9 +80,8 @@ def target_of(config: RunConfig, splits: Splits) -> Target:
         y = torch.cat([view.target for view in all_views(splits).values()])
         found = infer_target(y, len(splits.class_names) or None)
     given = {"names": splits.target_names, "units": splits.units}
-    if isinstance(found, Classes):  # which has names of its own
-        return found
-    return replace(found, **{k: v for k, v in given.items() if v and hasattr(found, k)})
+    known = {} if isinstance(found, Classes) else given  # which has names of its own
+    return replace(found, **{k: v for k, v in known.items() if v and hasattr(found, k)})
 
 
 @lru_cache(maxsize=2)
@@ -143,26 +142,16 @@ def network(config: RunConfig, splits: Splits) -> nn.Module:
         )
 
 
-def anchored(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
-    """The network with anchors, as the config has it."""
+def on_network(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
+    """The model that is to be trained, on a network that may be trained already."""
     method = config.method
+    if method.kind == "vanilla":
+        return as_predictor(net)
+    if method.kind == "heads":
+        return HeadEnsemble(net, seed=config.seed)
+    if method.kind == "laplace":
+        return LastLayerLaplace(net)
     named = make_recipe(method.recipe_name, method.at, splits.train.task)
     recipe = named.with_(**{name: getattr(method, name) for name in RECIPE_FIELDS})
     like = next(iter(splits.train.batches(8)))
     return anchor(net, recipe=recipe, seed=config.seed, like=like)
-
-
-def on_network(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
-    """A model that is to be trained on top of a network."""
-    if config.method.kind == "anchored":
-        return anchored(config, net, splits)
-    heads = config.method.kind == "heads"
-    return HeadEnsemble(net, seed=config.seed) if heads else LastLayerLaplace(net)
-
-
-def bare(model: Predictor) -> nn.Module:
-    """The network of a plain model as a bundle holds it."""
-    net = getattr(model, "net", None)
-    if not isinstance(net, nn.Module) or isinstance(net, Predictor):
-        raise InputError("method.pretrained_from a plain network", type(model).__name__)
-    return net

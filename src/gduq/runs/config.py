@@ -18,11 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from gduq.data.source import check_stored, infer_columns, is_object, source_digest
+from gduq.data.source import check_stored, infer_columns, is_object
 from gduq.errors import InputError, did_you_mean
 from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
 
-__all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig", "bundle_at"]
+__all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig"]
 
 _VERSION = 2  # part of the hash: raise it when the same config no longer means the same run
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]  # what every source of randomness takes
@@ -37,17 +37,14 @@ class Part(BaseModel):
 
 
 class DataConfig(Part):
-    """What to learn from: a dataset by ``name``, as `gduq.data.load` takes it, or one's own data.
-
-    Own data has a ``source``: a table of molecules (.csv, .tsv), a .safetensors file of
-    graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
-    inferred from the table. A source is known by the digest of its content, wherever it lies.
+    """What to learn from; what is left out is inferred from the source.
 
     Args:
-        name: Of a dataset; of own data, what it is called.
-        source: Where own data is.
-        targets: Columns to learn.
-        units: One per target.
+        name: Of a dataset, as `gduq.data.load` takes it; of own data, what it is called.
+        source: Of own data: a table of molecules (.csv, .tsv), a .safetensors file of graphs, or
+            ``package.module:Name`` of a PyG dataset; it is known by the digest of its content.
+        targets: Columns to learn, with ``units``, one per target.
+        units: See ``targets``.
         smiles: Column of SMILES.
         ids: Columns that name a row; answers of `gduq predict` keep them.
         task: ``"classes"``, ``"labels"`` or ``"values"``, where the columns do not tell.
@@ -145,9 +142,9 @@ class MethodConfig(Part):
                    (ensembles of neighbouring seeds share members)
     ============== ===========================================================================
 
-    All but ``vanilla``, ``ensemble`` and the recipe ``"paper"`` stand on a trained network. It is
-    that of the vanilla run with the same config, trained first if need be, or of the bundle or run
-    in the folder ``pretrained_from``. That run is known by the digest of its content.
+    All but ``vanilla``, ``ensemble`` and the recipe ``"paper"`` (unless ``pretrained_from`` is
+    ``"vanilla"``) stand on the network of the vanilla run with the same config, which is trained
+    first if need be.
 
     ``epochs`` are those on top of the trained network. Without them a head stops when validation
     rows say so, ``"thawed"`` takes a quarter of the network's epochs, ``"paper"`` as many.
@@ -167,21 +164,12 @@ class MethodConfig(Part):
     draws: int | None = Field(None, ge=1, le=10_000)
     mask: Share | tuple[Share, ...] | None = None
     calibrate: Literal["shifted", "clean", "none"] | None = None
-    pretrained_from: str | None = None
-    pretrained_digest: str | None = None
+    pretrained_from: Literal["vanilla"] | None = None
     epochs: Epochs | None = None
     size: int = Field(3, ge=1, le=1000)
     member: Literal["vanilla", "anchored"] = "vanilla"
     passes: int = Field(10, ge=1, le=10_000)
     budget: float = Field(1.2, ge=1, le=100)
-
-    @model_validator(mode="after")
-    def _digest(self) -> MethodConfig:
-        """Note what a bundle holds while it is there: a path says nothing about it later."""
-        given = self.pretrained_from
-        if given not in (None, "vanilla") and self.pretrained_digest is None:
-            self.__dict__["pretrained_digest"] = source_digest(str(bundle_at(str(given))))
-        return self
 
     @property
     def is_anchored(self) -> bool:
@@ -195,15 +183,10 @@ class MethodConfig(Part):
 
     @property
     def on_network(self) -> bool:
-        """Whether the model is made from a network that was trained before."""
+        """Whether the model is made from the network of the vanilla run."""
         if self.kind == "anchored":
             return self.recipe_name != "paper" or self.pretrained_from is not None
         return self.kind not in ("vanilla", "ensemble")
-
-    @property
-    def from_vanilla(self) -> bool:
-        """Whether that network is the vanilla run's."""
-        return self.on_network and self.pretrained_from in (None, "vanilla")
 
     def identity(self) -> dict[str, Any]:
         """The fields that matter for this kind."""
@@ -214,18 +197,9 @@ class MethodConfig(Part):
         if self.is_anchored:
             found["recipe"] = self.recipe_name
         if self.is_anchored or self.on_network:
-            start = "vanilla" if self.on_network else None  # members are asked for themselves
-            found["start"] = self.pretrained_digest or self.pretrained_from or start
+            found["start"] = "vanilla" if self.on_network else self.pretrained_from
             found["epochs"] = self.epochs
         return found
-
-
-def bundle_at(path: str | Path) -> Path:
-    """A bundle, or that of a run."""
-    for file in (Path(path) / "bundle", Path(path)):
-        if file.is_file():
-            return file
-    raise InputError("method.pretrained_from 'vanilla', a bundle or a run folder", repr(str(path)))
 
 
 class RunConfig(Part):
@@ -282,15 +256,15 @@ class RunConfig(Part):
         folder = Path(path) if Path(path).is_dir() else None
         file = Path(path) if folder is None else folder / "config.json"
         what = "a TOML file with a config" if folder is None else "a run folder with config.json"
-        if file.exists() and not file.is_file():
-            raise InputError(what, f"{file}, which is no regular file")
         try:
+            if not file.is_file():  # a pipe would never end
+                raise OSError("no regular file")
             text = file.read_text(encoding="utf-8")
             values = _parse_toml(text) if folder is None else json.loads(text)
+            if not isinstance(values, dict):
+                raise ValueError("no config")
         except (OSError, ValueError, RecursionError) as error:  # ValueError: not valid, or no text
             raise InputError(what, f"{file} ({error})") from None
-        if not isinstance(values, dict):
-            raise InputError(what, f"{file}, which is no config")
         return cls.from_values(values, changes or {}, trust_source, folder)
 
     @classmethod
@@ -327,8 +301,6 @@ class RunConfig(Part):
         values = self.model_dump()
         if "data.source" in changes:  # what another source holds is yet to be read
             values["data"] = {"seed": self.data.seed, "limit": self.data.limit}
-        if "method.pretrained_from" in changes:  # what another bundle holds is yet to be read
-            values["method"].pop("pretrained_digest")
         return RunConfig.from_values(values, changes)
 
     def identity(self) -> dict[str, Any]:
@@ -372,8 +344,7 @@ class RunConfig(Part):
         network = "" if self.model.conv == "auto" else f" {self.model.conv}"
         if self.model.conv == "auto":
             kind = _TITLES.get(kind, kind)
-        start = f", on {method.pretrained_from}" if method.pretrained_digest else ""
-        return f"{self.data.name}{network} {kind}{start}, seed {self.seed}"
+        return f"{self.data.name}{network} {kind}, seed {self.seed}"
 
 
 _TITLES = {"vanilla": "plain network", "choose": "the chosen mixture", "mcdropout": "MC dropout"}
@@ -412,23 +383,17 @@ def _parse_toml(text: str) -> dict[str, Any]:
 def _explained(error: ValidationError) -> InputError:
     """The first thing that is wrong, in the library's words."""
     first = error.errors()[0]
-    where = [str(part) for part in first["loc"]]
-    key = ".".join(where[:2])
-    inner = first.get("ctx", {}).get("error")
+    key, inner = ".".join(map(str, first["loc"][:2])), first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):
         return inner
     if first["type"] == "missing":
         return InputError(f"a value for {key!r} in a config", "none")
     if first["type"] != "extra_forbidden":
         return InputError(f"a fitting value for {key!r}: {first['msg']}", f"{first['input']!r:.80}")
-    parts: dict[str, type[Part]] = {"data": DataConfig, "model": ModelConfig}
-    parts |= {"method": MethodConfig, "training": TrainingConfig}
-    known = [
-        *RunConfig.model_fields,
-        *(f"{p}.{n}" for p, c in parts.items() for n in c.model_fields),
-    ]
-    elsewhere = [name for name in known if name.rpartition(".")[2] == where[-1]]
-    do = (
-        f"There is {' and '.join(map(repr, elsewhere))}." if elsewhere else did_you_mean(key, known)
-    )
+    known = dict[str, str]()
+    for part in (DataConfig, ModelConfig, MethodConfig, TrainingConfig):
+        name = part.__name__.removesuffix("Config").lower()
+        known |= {field: f"{name}.{field}" for field in part.model_fields}
+    known |= {field: field for field in RunConfig.model_fields}
+    do = did_you_mean(first["loc"][-1], known)
     return InputError("a known key in a config", repr(key), do)

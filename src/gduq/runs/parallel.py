@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import joblib  # type: ignore[import-untyped]
 import torch
@@ -35,7 +35,6 @@ def parallel_map(
     *,
     workers: int | None = None,
     engine: str = "local",
-    address: str | None = None,
     progress: bool = True,
     name: Callable[[C], str] = str,
 ) -> list[Outcome[C, R]]:
@@ -46,8 +45,7 @@ def parallel_map(
         items: What to work on; sent to the workers.
         workers: Processes at a time; by default one per core (for Ray: as many as the cluster
             has). 0 or 1 does the work in this process.
-        engine: ``"local"``, or ``"ray"`` (needs the ``[ray]`` extra).
-        address: Of a Ray cluster; ``"auto"`` looks for one. A local one is started by default.
+        engine: ``"local"``, or ``"ray"``: a local one, or the cluster that ``RAY_ADDRESS`` names.
         progress: Write a line per item to standard error.
         name: What to call an item.
 
@@ -61,8 +59,16 @@ def parallel_map(
     """
     one_of("an engine", engine, ("local", "ray"))
     jobs = -1 if workers is None else max(1, check_int("workers", workers, least=0))
+    backend = {"backend": "loky", "inner_max_num_threads": 1}
+    if engine == "ray":
+        try:
+            from ray.util.joblib import register_ray
+        except ImportError:
+            raise not_installed("Ray for engine='ray'", "ray", ", or engine='local'.") from None
+        register_ray()
+        backend = {"backend": "ray"}
     done: dict[int, Outcome[C, R]] = {}
-    with _backend(engine, address):
+    with joblib.parallel_config(**backend):
         pool = joblib.Parallel(jobs, return_as="generator_unordered", batch_size=1)
         tasks = (joblib.delayed(_attempt)(function, i, item) for i, item in enumerate(items))
         for number, outcome in pool(tasks):
@@ -84,17 +90,3 @@ def _attempt(function: Callable[[C], R], number: int, item: C) -> tuple[int, Out
         return number, Outcome(item, error=traceback.format_exc())
     finally:
         torch.set_num_threads(threads)
-
-
-def _backend(engine: str, address: str | None) -> Any:
-    """Where joblib works: processes of this machine, or Ray."""
-    if engine == "local":
-        return joblib.parallel_config("loky", inner_max_num_threads=1)
-    try:
-        import ray
-        from ray.util.joblib import register_ray
-    except ImportError:
-        raise not_installed("Ray for engine='ray'", "ray", ", or engine='local'.") from None
-    ray.init(address=address or "local", log_to_driver=False, ignore_reinit_error=True)
-    register_ray()
-    return joblib.parallel_config("ray")

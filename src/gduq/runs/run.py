@@ -5,34 +5,33 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 import gduq
 from gduq._io import locked, write_json
-from gduq.bundle import load as load_bundle
-from gduq.bundle import save as save_bundle
-from gduq.data import Splits, View
+from gduq.bundle import save
+from gduq.data import Splits
 from gduq.data.outputs import RejectList
-from gduq.data.source import source_digest
 from gduq.errors import InputError
-from gduq.models import Ensemble, MCDropout, as_predictor
+from gduq.models import Ensemble, MCDropout, Network
 from gduq.models.predictor import Calibrate, Predictor
-from gduq.prediction import ClassPrediction, predict
+from gduq.prediction import Prediction, predict
 from gduq.runs import build
-from gduq.runs.config import RunConfig, bundle_at
+from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.training import History, choose, fit
 from gduq.training.finishing import finish_model, warn_of_doubts
 
-__all__ = ["prepare", "requirements", "run", "train"]
+__all__ = ["requirements", "run", "train"]
 
 _LIBRARIES = ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn")
+_NOTED = ("class_names", "target_names", "units", "description", "sources")
 _WIDE = 1024  # features wider than this are not kept with predictions
 _SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their training
 _PREDICTED = 256  # graphs at a time
@@ -87,36 +86,32 @@ def requirements(config: RunConfig) -> list[RunConfig]:
         kind = {"method.kind": method.member}
         return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
     plain = {"kind": "vanilla", "calibrate": method.calibrate}
-    return [bare.with_({"method": plain})] if method.from_vanilla else []
-
-
-def prepare(config: RunConfig, root: str | Path) -> Path:
-    """The folder of a run; one that is not finished gets its config and its list of rejects."""
-    path = Path(root) / config.folder_name
-    if not (path / FINISHED).is_file():
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()) and not (path / "config.json").is_file():
-            raise InputError("a new folder for the run", f"{path}, which holds something else")
-        write_json(path / "config.json", config.model_dump(mode="json"))
-        own = build.own_of(config)
-        if own is not None and own.rejects:
-            with RejectList(path / "rejects.csv") as rows:
-                for row, reject in own.rejects:
-                    rows.write(reject.file, row, reject)
-    return path
+    return [bare.with_({"method": plain})] if method.on_network else []
 
 
 def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
-    prepare(config, root)
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()) and not (path / "config.json").is_file():
+        raise InputError("a new folder for the run", f"{path}, which holds something else")
+    write_json(path / "config.json", config.model_dump(mode="json"))
+    own = build.own_of(config)
+    if own is not None and own.rejects:
+        with RejectList(path / "rejects.csv") as rows:
+            for row, reject in own.rejects:
+                rows.write(reject.file, row, reject)
     splits = build.splits_of(config)
     needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
     model, history = train(config, splits, needed, path, progress)
     start = time.perf_counter()
-    predictions = _predicted(model, build.all_views(splits))
+    predictions = dict[str, Prediction]()
+    for split, view in build.all_views(splits).items():
+        p = predict(model, view, features=True).to("cpu")
+        wide = p.features is not None and p.features.size(1) > _WIDE
+        predictions[split] = replace(p, features=None) if wide else p
     times = {"train": history.seconds, "predict": time.perf_counter() - start}
     if config.method.kind not in _SHARED:  # what the network it starts from took
         times["plain"] = sum(folder.info["seconds"]["train"] for folder in needed)
-    save_bundle(
+    save(
         model,
         path / "bundle",
         class_names=splits.class_names or None,
@@ -137,12 +132,8 @@ def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
         "rows": {split: len(p) for split, p in predictions.items()},
         "task": splits.train.task,
         "model": repr(model),
-        "class_names": list(splits.class_names),
-        "target_names": list(splits.target_names),
-        "units": list(splits.units),
         "severities": list(splits.severities),
-        "description": splits.description,
-        "sources": list(splits.sources),
+        **{name: getattr(splits, name) for name in _NOTED},
         "versions": {"gduq": gduq.__version__, "python": platform.python_version()}
         | {name: version(name) for name in _LIBRARIES},
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
@@ -165,16 +156,6 @@ def _preprocessing(config: RunConfig) -> dict[str, Any] | None:
     return notes
 
 
-def _predicted(model: Predictor, views: Mapping[str, View]) -> dict[str, ClassPrediction]:
-    """Predictions by split, with representations that are no wider than a layer."""
-    found = {}
-    for split, view in views.items():
-        p = predict(model, view, features=True).to("cpu")
-        wide = p.features is not None and p.features.size(1) > _WIDE
-        found[split] = replace(p, features=None) if wide else p
-    return found
-
-
 # -- the model -----------------------------------------------------------------------------------
 
 
@@ -185,30 +166,21 @@ def train(
     path: Path,
     progress: bool = True,
 ) -> tuple[Predictor, History]:
-    """The model of a run with its history.
-
-    Args:
-        config: Of the run.
-        splits: Its data.
-        needed: The finished runs it is made from, see `requirements`.
-        path: Its folder, for a checkpoint.
-        progress: Show the epochs, on a terminal.
-    """
+    """The model of a run in a folder, of its data and the finished runs of `requirements`."""
     method, seed = config.method, config.seed
     if method.kind == "ensemble":
-        members = [load_bundle(folder.bundle)[0] for folder in needed]
-        model: Predictor = Ensemble(members)
-        _calibrate(config, splits, model, members)
+        model: Predictor = Ensemble([folder.model for folder in needed])
+        _calibrate(config, splits, model, [folder.model for folder in needed])
         return model, History(members=tuple(folder.history for folder in needed))
     more: dict[str, Any] = {"class_names": splits.class_names or None, "progress": progress}
     more |= {"target": build.target_of(config, splits), "seed": seed}
     if method.on_network:
-        start = _start(config, needed)
+        start = cast(Network, needed[0].model)
         if method.kind == "mcdropout":
             model = MCDropout(start, num_samples=method.passes, seed=seed)
             _calibrate(config, splits, model, [start])
-            return model, needed[0].history if needed else History()
-        net = build.bare(start)
+            return model, needed[0].history
+        net = start.net
         if method.kind == "choose":
             begun, same = time.perf_counter(), ("epochs", "lr", "batch_size", "weight_decay")
             more |= config.training.model_dump(include=set(same))
@@ -216,11 +188,9 @@ def train(
             if method.calibrate is not None:
                 _calibrate(config, splits, model, list(model) if method.calibrate == "none" else [])
             return model, History(overhead_seconds=time.perf_counter() - begun)
-        model = build.on_network(config, net, splits)
     else:
         net = build.network(config, splits)
-        plain = method.kind == "vanilla"
-        model = as_predictor(net) if plain else build.anchored(config, net, splits)
+    model = build.on_network(config, net, splits)
     more |= _fit_options(config) | {"resume": path / "checkpoint"}
     return model, fit(model, splits.train, splits.id_val, **more)
 
@@ -237,18 +207,6 @@ def _fit_options(config: RunConfig) -> dict[str, Any]:
             kept = ("epochs", "weight_decay", "class_weights")
             options = {name: options[name] for name in kept}
     return options | {"calibrate": how}
-
-
-def _start(config: RunConfig, needed: Sequence[RunFolder]) -> Predictor:
-    """The trained model that a method stands on."""
-    method = config.method
-    if method.from_vanilla:
-        return load_bundle(needed[0].bundle)[0]
-    bundle = bundle_at(str(method.pretrained_from))
-    if source_digest(str(bundle)) != method.pretrained_digest:
-        do = "Leave out method.pretrained_digest to start from what is there now."
-        raise InputError(f"the bundle that the config was made with in {bundle}", "another", do)
-    return load_bundle(bundle)[0]
 
 
 def _calibrate(

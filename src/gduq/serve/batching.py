@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
@@ -32,6 +32,7 @@ _RESERVED = {"y", "batch", "ptr", "batch_size", "num_nodes", "smiles"}
 _RESERVED |= {"edge_label", "edge_label_index", "edge_row_mask", "row_mask", "row_kind", "row_type"}
 _FLOATS = ("x", "edge_attr", "edge_weight", "pos")
 _MOST = 8  # attributes of a graph, and dimensions of one of them
+Rows = list[dict[str, Any]]  # of one graph
 # Entries are looked at one by one, so that a bad one does not spoil the rest.
 _Texts = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": "string"}})]
 _Objects = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": "object"}})]
@@ -100,21 +101,20 @@ def read_graphs(items: Sequence[Any], limits: Limits, rdkit: RDKitProcess) -> li
         >>> read_graphs([graph], Limits(), RDKitProcess())
         ['expected edge_index with node numbers from 0 to 0, got 0 to 1.']
     """
-    short = [isinstance(item, str) and len(item) <= limits.smiles for item in items]
-    texts = [item.strip() for item, is_short in zip(items, short, strict=True) if is_short]
-    molecules = iter(rdkit.read(texts) if texts else ())
-    found = (next(molecules) if is_short else i for i, is_short in zip(items, short, strict=True))
-    return [_graph(item, limits) for item in found]
+    numbers = [n for n, i in enumerate(items) if isinstance(i, str) and len(i) <= limits.smiles]
+    molecules = rdkit.read([items[n].strip() for n in numbers]) if numbers else []
+    read = dict(zip(numbers, molecules, strict=True))
+    return [_graph(item, read.get(number), limits) for number, item in enumerate(items)]
 
 
-def _graph(item: Any, limits: Limits) -> Graph | str:
-    """A sound graph from arrays by name, or from what RDKit made (which may be a reason)."""
+def _graph(item: Any, read: Graph | str | None, limits: Limits) -> Graph | str:
+    """A sound graph: what RDKit made of a text, which may be a reason, or one from arrays."""
+    if isinstance(read, str):
+        return read
     try:
-        if isinstance(item, str) and len(item) > limits.smiles:
+        if read is None and isinstance(item, str):
             raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(item))
-        if isinstance(item, str):
-            return item
-        graph = item if isinstance(item, Data) else _from_arrays(item)
+        graph = _from_arrays(item) if read is None else read
         for name, count in (("nodes", graph.num_nodes or 0), ("edges", graph.num_edges)):
             if count > getattr(limits, name):
                 raise InputError(f"a graph of at most {getattr(limits, name)} {name}", count)
@@ -158,9 +158,10 @@ def _array(name: str, values: Any) -> Tensor:
 class _Row(NamedTuple):
     """A graph that waits for its answer: rows of a table, or the reason why there are none."""
 
+    turn: int
     graph: Graph
-    attributes: frozenset[tuple[Any, ...]]
-    future: asyncio.Future[list[dict[str, Any]] | str]
+    attributes: frozenset[tuple[Any, ...]]  # graphs that are joined have them in common
+    future: asyncio.Future[Rows | str]
 
 
 class Batcher:
@@ -175,7 +176,7 @@ class Batcher:
         self.service, self.limits, self.alive = service, limits, True
         self.counts = Counter(requests=0, graphs=0, rejected=0, passes=0)
         self.waiting = 0  # requests that are not answered yet
-        self._queues = deque[deque[_Row]]()  # one per request
+        self._queue, self._turn = list[_Row](), 0  # that of the last pass
         self._rdkit = RDKitProcess(limits.reading)
         self._thread = ThreadPoolExecutor(1, "gduq-batcher")
         self._work: asyncio.Task[None] | None = None
@@ -194,39 +195,36 @@ class Batcher:
             raise Refused(503, "too many requests are waiting, try again in a moment")
         self.waiting += 1
         try:
-            found = await self._answers(items)
+            found = dict(enumerate(await self._answers(items)))
         finally:
             self.waiting -= 1
-        pairs = [(number, one) for number, one in enumerate(found) if not isinstance(one, str)]
-        rows = [{"row": number, **row} for number, one in pairs for row in one]
-        bad = [
-            {"row": n, "reason": str(why)} for n, why in enumerate(found) if isinstance(why, str)
+        bad = [{"row": n, "reason": str(one)} for n, one in found.items() if isinstance(one, str)]
+        rows = [
+            {"row": n, **row} for n, one in found.items() if not isinstance(one, str) for row in one
         ]
         answer = to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
-        self.counts.update(requests=1, graphs=len(pairs), rejected=len(bad))
+        self.counts.update(requests=1, graphs=len(found) - len(bad), rejected=len(bad))
         return answer
 
-    async def _answers(self, items: Sequence[Any]) -> list[list[dict[str, Any]] | str]:
+    async def _answers(self, items: Sequence[Any]) -> list[Rows | str]:
         """Per entry of a request its rows or a reason; as many entries at a time as a pass has."""
-        loop, found = asyncio.get_running_loop(), list[Any]()
+        loop, found = asyncio.get_running_loop(), list[Rows | str]()
         for start in range(0, len(items), self.limits.batch):
             part = items[start : start + self.limits.batch]
             read = await loop.run_in_executor(
                 self._thread, read_graphs, part, self.limits, self._rdkit
             )
             rows = {
-                number: _Row(graph, _attributes(graph), loop.create_future())
+                number: _Row(self._turn + number, graph, _attributes(graph), loop.create_future())
                 for number, graph in enumerate(read)
                 if not isinstance(graph, str)
             }
-            if rows:
-                alike = sorted(rows.values(), key=lambda row: sorted(map(str, row.attributes)))
-                self._queues.append(deque(alike))
-                if self._work is None or self._work.done():
-                    self._work = asyncio.create_task(self._take_turns())
-            answers = await asyncio.gather(*(row.future for row in rows.values()))
-            by_number = dict(zip(rows, answers, strict=True))
-            found += [by_number.get(number, graph) for number, graph in enumerate(read)]
+            self._queue += rows.values()
+            if self._queue and (self._work is None or self._work.done()):
+                self._work = asyncio.create_task(self._take_turns())
+            await asyncio.gather(*(row.future for row in rows.values()))
+            found += [one if isinstance(one, str) else rows[n].future.result()
+                      for n, one in enumerate(read)]  # fmt: skip
             late = next((n for n, one in enumerate(read) if isinstance(one, Ended)), None)
             if late is not None:  # the time of this request is over
                 why = f"not read: RDKit did not end with row {start + late} before it"
@@ -237,11 +235,10 @@ class Batcher:
     async def _take_turns(self) -> None:
         """Answer until nobody waits."""
         loop = asyncio.get_running_loop()
-        while self._queues and self.alive:
-            chosen = self._next_pass()
-            graphs = [row.graph for row in chosen]
-            answers: Sequence[Any]
+        while self.alive and (chosen := self._next_pass()):
+            answers: Sequence[Rows | str | Exception]
             try:
+                graphs = [row.graph for row in chosen]
                 answers = await loop.run_in_executor(self._thread, self._predict, graphs)
             except Exception as error:
                 answers = [error] * len(chosen)
@@ -254,31 +251,27 @@ class Batcher:
                     row.future.set_result(answer)
 
     def _next_pass(self) -> list[_Row]:
-        """Graphs with the same attributes, one of each request after the other, within bounds."""
-        chosen, resting, nodes, edges = list[_Row](), list[deque[_Row]](), 0, 0
-        while self._queues and len(chosen) < self.limits.batch:
-            queue = self._queues.popleft()
-            row = queue[0]
+        """Graphs with the same attributes whose turn it is, within bounds."""
+        chosen, rest, nodes, edges = list[_Row](), list[_Row](), 0, 0
+        for row in sorted(self._queue, key=lambda row: row.turn):
+            if row.future.done():
+                continue
             more, links = int(row.graph.num_nodes or 0), int(row.graph.num_edges)
             fits = nodes + more <= self.limits.nodes and edges + links <= self.limits.edges
-            if row.future.done():
-                queue.popleft()
-            elif not chosen or (fits and row.attributes == chosen[0].attributes):
-                chosen.append(queue.popleft())
-                nodes, edges = nodes + more, edges + links
+            fits = fits and len(chosen) < self.limits.batch
+            if not chosen or (fits and row.attributes == chosen[0].attributes):
+                chosen.append(row)
+                nodes, edges, self._turn = nodes + more, edges + links, row.turn
             else:
-                resting.append(queue)
-                continue
-            if queue:
-                self._queues.append(queue)
-        self._queues.extendleft(reversed(resting))
+                rest.append(row)
+        self._queue = rest
         return chosen
 
-    def _predict(self, graphs: Sequence[Graph]) -> list[list[dict[str, Any]] | str]:
+    def _predict(self, graphs: Sequence[Graph]) -> list[Rows | str]:
         """What is said of each graph, in the thread."""
-        self.counts["passes"] += bool(graphs)
+        self.counts["passes"] += 1
         found: list[Any] = [[] for _ in graphs]
-        for numbers, p in self.service.answer_each(graphs, checked=True):
+        for numbers, p in self.service.answer_each(graphs):
             if isinstance(p, str):
                 found[numbers[0]] = p
                 continue
@@ -291,7 +284,7 @@ class Batcher:
 
 
 def _attributes(graph: Graph) -> frozenset[tuple[Any, ...]]:
-    """Names, dtypes and widths: what graphs that are joined must have in common."""
+    """Names, dtypes and widths."""
     return frozenset(
         (name, value.dtype, value.shape[:-1] if "index" in name else value.shape[1:])
         for name, value in graph._store.items()

@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq._io import atomic_path, to_json
@@ -28,7 +29,7 @@ from gduq.errors import InputError
 from gduq.prediction import Prediction
 from gduq.serve.service import Service
 
-__all__ = ["InputRow", "InputTable", "Served", "predict_files", "row_file"]
+__all__ = ["InputTable", "Served", "predict_files", "row_file"]
 
 _SAMPLE = 1000  # rows to test for shift
 Columns = Mapping[str, list[Any]]
@@ -83,21 +84,34 @@ def predict_files(
     listed = outputs.rejects_path(path, rejects)
     outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
     table = table or InputTable.of(inputs)
-    done, reasons, sample = Served(path, units=service.units), Counter[str](), _Sample()
+    done, reasons = Served(path, units=service.units), Counter[str]()
+    sample, generator = None, torch.Generator().manual_seed(0)
     with RejectList(listed) as log, ExitStack() as stack:
         write: Callable[[Columns], None] | None = None
         for source in inputs:
-            for part in table.read(source, batch_size):
-                for items, p in _answered(service, part, source, log):
-                    answers = service.table([item.graph for item in items], p)
-                    columns = table.columns(str(source), items, answers)
+            items = iter(stream(source, smiles=table.smiles))
+            while part := list(islice(items, batch_size)):
+                good = dict[int, Any]()
+                for row, item in part:
+                    if isinstance(item, Reject):
+                        log.write(source, row, item)
+                    else:
+                        good[row] = item
+                numbers = list(good)
+                for chosen, p in service.answer_each(list(good.values())):
+                    if isinstance(p, str):
+                        log.write(source, numbers[chosen[0]], Reject(source.name, 0, p))
+                        continue
+                    graphs = {numbers[i]: good[numbers[i]] for i in chosen}
+                    answers = service.table(list(graphs.values()), p)
+                    columns = table.columns(source, graphs, answers)
                     if write is None:  # the columns are known with the first answers
                         write, done.columns = stack.enter_context(row_file(path)), list(columns)
                     write(columns)
-                    done.graphs, done.rows = done.graphs + len(items), done.rows + len(p)
+                    done.graphs, done.rows = done.graphs + len(graphs), done.rows + len(p)
                     reasons.update(filter(None, answers.get("abstain", ())))
                     if service.reference is not None:
-                        sample.add(p)
+                        sample = _drawn(sample, p, generator)
                 notify(done.graphs + log.rows)
     done.rejected, done.first, done.reasons = log.rows, log.first, dict(reasons)
     done.rejects = log.path if log.rows else None
@@ -107,50 +121,20 @@ def predict_files(
         raise InputError("at least one graph the model can read", got, do)
     if "abstain" in done.columns:
         done.abstained = reasons.total()
-    if sample.rows is not None and service.reference is not None:
-        done.shift_pvalue = float(shift_test(service.reference, sample.rows).pvalue)
+    if sample is not None and service.reference is not None:
+        done.shift_pvalue = float(shift_test(service.reference, sample[0]).pvalue)
     return done
 
 
-class _Sample:
-    """Rows drawn evenly from all that are added, to test for shift."""
-
-    def __init__(self) -> None:
-        self.rows: Prediction | None = None
-        self._keys = torch.empty(0, dtype=torch.float64)
-        self._generator = torch.Generator().manual_seed(0)
-
-    def add(self, p: Prediction) -> None:
-        new = torch.rand(len(p), generator=self._generator, dtype=torch.float64)
-        rows = p if self.rows is None else Prediction.concatenate([self.rows, p])
-        keys = torch.cat([self._keys, new])
-        kept = keys.topk(min(_SAMPLE, len(keys))).indices
-        self.rows, self._keys = rows[kept], keys[kept]
-
-
-def _answered(
-    service: Service, items: Sequence[InputRow], source: Path, log: RejectList
-) -> Iterator[tuple[list[InputRow], Prediction]]:
-    """Rows with their predictions; those that cannot be read, or are refused, are listed."""
-    good = []
-    for item in items:
-        if isinstance(item.graph, Reject):
-            log.write(source, item.row, item.graph)
-        else:
-            good.append(item)
-    for chosen, found in service.answer_each([item.graph for item in good]):
-        if isinstance(found, str):
-            log.write(source, good[chosen[0]].row, Reject(source.name, 0, found))
-        else:
-            yield [good[i] for i in chosen], found
-
-
-class InputRow(NamedTuple):
-    """A row of a source: its number, its graph, and the fields that are kept."""
-
-    row: int
-    graph: Any  # Data, or a Reject
-    kept: tuple[str, ...] = ()
+def _drawn(
+    known: tuple[Prediction, Tensor] | None, p: Prediction, generator: torch.Generator
+) -> tuple[Prediction, Tensor]:
+    """Rows drawn evenly from all that came so far, and the random numbers that decided it."""
+    keys = torch.rand(len(p), generator=generator, dtype=torch.float64)
+    if known is not None:
+        p, keys = Prediction.concatenate([known[0], p]), torch.cat([known[1], keys])
+    kept = keys.topk(min(_SAMPLE, len(keys))).indices
+    return p[kept], keys[kept]
 
 
 @dataclass(frozen=True)
@@ -171,7 +155,7 @@ class InputTable:
     def of(
         cls,
         sources: Sequence[Path],
-        smiles: str | None = None,
+        smiles: str = "smiles",
         keep: Sequence[str] = (),
         ids: Sequence[str] = (),
     ) -> InputTable:
@@ -180,53 +164,36 @@ class InputTable:
         ``ids``, columns that name a row, are kept where all sources have them.
         """
         check_columns(sources, keep)
-        tables = [source for source in sources if is_table(source) and source.is_file()]
-        headers = [read_table(source).names for source in tables]
-        only_tables = bool(tables) and len(tables) == len(sources)
-        own = [name for name in ids if only_tables and all(h.count(name) == 1 for h in headers)]
-        column = smiles or "smiles"
-        wanted = [n for n in dict.fromkeys([*own, *keep]) if n.lower() != column.lower()]
-        shown = bool(tables) or any(_has_smiles(source) for source in sources)
-        return cls(column, tuple(wanted), shown)
-
-    def read(self, source: Path, size: int) -> Iterator[list[InputRow]]:
-        """The rows of a source, some at a time."""
-        kept: list[dict[int, str]] = [{} for _ in self.keep]
-        if is_table(source):
-            kept = [read_table(source).column(name).to_dict() for name in self.keep]
-        items = stream(source, smiles=self.smiles)
-        rows = (InputRow(row, graph, tuple(k.get(row, "") for k in kept)) for row, graph in items)
-        while part := list(islice(rows, size)):
-            yield part
+        headers = [read_table(source).names for source in sources if is_table(source)]
+        own = [
+            n for n in ids if len(headers) == len(sources) and all(h.count(n) == 1 for h in headers)
+        ]
+        wanted = [n for n in dict.fromkeys([*own, *keep]) if n.lower() != smiles.lower()]
+        stored = (source for source in sources if source.suffix == ".safetensors")
+        firsts = (next(iter(stream(source)), (0, None))[1] for source in stored)
+        shown = bool(headers) or any(isinstance(g, Data) and "smiles" in g for g in firsts)
+        return cls(smiles, tuple(wanted), shown)
 
     def columns(
-        self, source: str, items: Sequence[InputRow], answers: Columns
+        self, source: Path, graphs: Mapping[int, Data], answers: Columns
     ) -> dict[str, list[Any]]:
-        """`Service.table` with file, row, SMILES and kept columns before it.
+        """`Service.table` of graphs by row with file, row, SMILES and kept columns before it.
 
         A kept column whose name is taken gets ``input_`` in front of it.
         """
-        rows = [items[number] for number in answers["graph"]]
-        found: dict[str, list[Any]] = {"file": [source] * len(rows)}
-        found["row"] = [item.row for item in rows]
+        rows = [list(graphs)[number] for number in answers["graph"]]
+        found: dict[str, list[Any]] = {"file": [str(source)] * len(rows), "row": rows}
         if "node" in answers:
             found["node"] = answers["node"]
         if self.shows_smiles:
-            found["smiles"] = [getattr(item.graph, "smiles", None) for item in rows]
+            found["smiles"] = [getattr(graphs[row], "smiles", None) for row in rows]
         rest = {name: values for name, values in answers.items() if name not in ("graph", "node")}
-        for number, name in enumerate(self.keep):
+        for name in self.keep:
+            texts = read_table(source).column(name) if is_table(source) else {}
             while name in found or name in rest:
                 name = f"input_{name}"
-            found[name] = [item.kept[number] for item in rows]
+            found[name] = [texts.get(row, "") for row in rows]
         return {**found, **rest}
-
-
-def _has_smiles(source: Path) -> bool:
-    """Whether the first graph of a file says which molecule it is."""
-    if source.suffix != ".safetensors":
-        return False
-    first = next(iter(stream(source)), (0, None))[1]
-    return isinstance(first, Data) and isinstance(first.get("smiles"), str)
 
 
 @contextmanager
@@ -244,52 +211,46 @@ def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
         >>> path.read_text().splitlines()
         ['{"row": 0, "set": ["a"]}', '{"row": 1, "set": []}']
     """
-    ending = check_output(path).suffix
-    with atomic_path(path) as temporary, ExitStack() as stack:
-        if ending == ".parquet":
-            yield _parquet_writer(temporary, stack)
-            return
-        file = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
-        table = csv.writer(file)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-        def cell(value: Any) -> Any:
-            if isinstance(value, str):
-                return safe_cell(value)
-            return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+    ending, writer = check_output(path).suffix, None
+    with atomic_path(path) as temporary, ExitStack() as stack:
 
         def write(columns: Columns) -> None:
-            rows = zip(*columns.values(), strict=True)
-            if ending == ".jsonl":
-                records = (dict(zip(columns, row, strict=True)) for row in rows)
-                file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
+            nonlocal writer
+            if ending == ".parquet":
+                if writer is None:  # the first rows tell the types
+                    types = {name: _type_of(name, columns) for name in columns}
+                    writer = pq.ParquetWriter(temporary, pa.schema(types.items()))
+                    stack.enter_context(writer)
+                writer.write_table(pa.table(dict(columns), schema=writer.schema))
                 return
-            if not file.tell():
-                table.writerow(map(safe_cell, columns))
-            table.writerows(map(cell, row) for row in rows)
+            with temporary.open("a", newline="", encoding="utf-8") as file:
+                rows = zip(*columns.values(), strict=True)
+                if ending == ".jsonl":
+                    records = (dict(zip(columns, row, strict=True)) for row in rows)
+                    file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
+                else:
+                    head = [] if file.tell() else [list(columns)]
+                    csv.writer(file).writerows([*map(_cell, row)] for row in (*head, *rows))
 
         yield write
 
 
-def _parquet_writer(path: Path, stack: ExitStack) -> Callable[[Columns], None]:
-    """Writes a row group per part; the first one tells the types."""
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return safe_cell(value) if isinstance(value, str) else value
+
+
+def _type_of(name: str, columns: Columns) -> Any:
+    """The type of a column of a parquet file, whatever its first rows lack."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    writer: Any = None
-
-    def typed(name: str, columns: Columns) -> Any:
-        found = pa.array(columns[name]).type
-        if pa.types.is_null(found):  # reasons to abstain, if there are none
-            return pa.string()
-        if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
-            return pa.list_(pa.string() if "class" in columns else pa.int64())
-        return found
-
-    def write(columns: Columns) -> None:
-        nonlocal writer
-        if writer is None:
-            schema = pa.schema([(name, typed(name, columns)) for name in columns])
-            writer = stack.enter_context(pq.ParquetWriter(path, schema))
-        writer.write_table(pa.table(dict(columns), schema=writer.schema))
-
-    return write
+    found = pa.array(columns[name]).type
+    if pa.types.is_null(found):  # reasons to abstain, if there are none
+        return pa.string()
+    if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
+        return pa.list_(pa.string() if "class" in columns else pa.int64())
+    return found

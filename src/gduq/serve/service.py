@@ -25,7 +25,6 @@ __all__ = ["REASONS", "Decisions", "Service", "Settings"]
 
 REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
 _ANSWER = len(REASONS)
-_NAMED = 6  # classes in a sentence
 
 
 class Service:
@@ -125,33 +124,22 @@ class Service:
             raise InputError("a calibrator that reads single rows", name, do)
         return self.calibrator.on(graph)(p)
 
-    def answer_each(
-        self, graphs: Sequence[Graph], checked: bool = False
-    ) -> Iterator[tuple[list[int], Prediction | str]]:
-        """Answers for graphs of which some may be bad, without their labels.
-
-        All are answered in one pass, or in halves where the network refuses some.
-
-        Args:
-            graphs: Of any size.
-            checked: Whether `gduq.graphs.check_graph` has accepted them.
+    def answer_each(self, graphs: Sequence[Graph]) -> Iterator[tuple[list[int], Prediction | str]]:
+        """Answers for graphs of which some may be bad, without their labels: in one pass, or in
+        halves where some are refused.
 
         Yields:
             Numbers of graphs with their prediction, or one number with the reason, a text.
         """
-        sound = []
-        for number, graph in enumerate(graphs):
-            try:
-                if not checked:
-                    check_graph(graph)
-                sound.append(number)
-            except InputError as error:
-                yield [number], one_line(error)
-        parts = [sound] if sound else []
+        parts = [list(range(len(graphs)))]
         while parts:
-            numbers = parts.pop()
+            if not (numbers := parts.pop()):
+                continue
             try:
-                yield numbers, self.answer([graphs[n] for n in numbers], labelled=False)
+                chosen = [graphs[number] for number in numbers]
+                for graph in chosen:
+                    check_graph(graph)
+                yield numbers, self.answer(chosen, labelled=False)
             except Exception as error:  # whatever a network raises for a graph it cannot read
                 if len(numbers) == 1:
                     yield numbers, one_line(error)
@@ -162,14 +150,12 @@ class Service:
     def table(self, graphs: Sequence[Graph], p: Prediction) -> dict[str, list[Any]]:
         """What is written of some graphs: ``graph``, the number of each row's graph, ``node`` where
         nodes are answered for, and `columns`."""
-        found: dict[str, list[Any]] = {"graph": list(range(len(graphs)))}
-        if self.rows == "node" or len(p) != len(graphs):
-            sizes = [int(graph.num_nodes or 0) for graph in graphs]
-            if len(p) != sum(sizes):
-                raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
-            found["graph"] = [number for number, size in enumerate(sizes) for _ in range(size)]
-            found["node"] = [node for size in sizes for node in range(size)]
-        return found | self.columns(p)
+        if self.rows != "node" and len(p) == len(graphs):
+            return {"graph": list(range(len(graphs))), **self.columns(p)}
+        pairs = [(n, node) for n, g in enumerate(graphs) for node in range(g.num_nodes or 0)]
+        if len(p) != len(pairs):
+            raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
+        return {"graph": [n for n, _ in pairs], "node": [i for _, i in pairs], **self.columns(p)}
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is written of each row: `Prediction.columns`, decisions and the OOD score."""
@@ -196,9 +182,8 @@ class Service:
 
 def _short(values: list[Any]) -> list[Any]:
     """Numbers of single precision without the digits that double precision adds to them."""
-    if not values or not isinstance(values[0], float):
-        return values
-    return [float(str(value)) for value in np.asarray(values, dtype=np.float32)]
+    floats = bool(values) and isinstance(values[0], float)
+    return [float(str(one)) for one in np.asarray(values, np.float32)] if floats else values
 
 
 class Decisions:
@@ -221,13 +206,11 @@ class Decisions:
     """
 
     def __init__(self, settings: Settings, known: Prediction | None = None) -> None:
-        self.settings, self.notes = settings, list[str]()
-        parts = {} if known is None else known.parts()
         if known is not None:
             known.require_target()
-        self._rules = {name: _Rule(settings, part) for name, part in parts.items()}
-        if settings.per_class:
-            self.notes = _rare_classes(settings, parts.values())
+        parts = {} if known is None else known.parts()
+        self.settings, self._rules = settings, {n: _Rule(settings, one) for n, one in parts.items()}
+        self.notes = _rare_classes(settings, parts.values()) if settings.per_class else []
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is decided about each row; ``abstain`` holds the reason or ``None``."""
@@ -302,8 +285,5 @@ def _rare_classes(settings: Settings, parts: Iterable[Prediction]) -> list[str]:
         names = part.names or [f"class {number}" for number in range(part.width)]
         counts = part.require_target().long().bincount(minlength=len(names)).tolist()
         rare += [f"{n} has {c}" for n, c in zip(names, counts, strict=True) if c < least]
-    if not rare:
-        return []
-    more = f" and {len(rare) - _NAMED} more are below it" if len(rare) > _NAMED else ""
     needed = f"--per-class needs {least} rows of a class with --alpha {settings.alpha:g}"
-    return [f"{needed}, {', '.join(rare[:_NAMED])}{more}: every set holds it."]
+    return [f"{needed}, {', '.join(rare)}: every set holds it."] if rare else []
