@@ -161,7 +161,7 @@ class Network(Predictor):
     # -- what is known of a user's network -----------------------------------------------------
 
     def note(self) -> None:
-        """Keep what is known for the next call with a user's network."""
+        """For the next call with the network; see `Predictor.note`."""
         if self._noted:
             rest = copy.copy(self)
             rest._modules = {name: part for name, part in self._modules.items() if name != "net"}

@@ -194,6 +194,9 @@ class Predictor(nn.Module, ABC):
         """Models inside this one that are trained on their own, by name."""
         return {}
 
+    def note(self) -> None:
+        """Keep what is known of a user's network, where the model stands for one."""
+
     def locate(self, graph: Any) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
         for part in self.parts.values():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
 from gduq.graphs import Graph, on_device
-from gduq.models.network import Network, as_predictor
+from gduq.models.network import as_predictor
 from gduq.models.predictor import Calibrate, Predictor
 from gduq.ood.nearest import Novelty
 from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
@@ -161,8 +161,7 @@ def fit(
     try:
         history, sets = work.run(known, cast(Calibrate, how), folder)
     finally:
-        if isinstance(known, Network):
-            known.note()
+        known.note()
     warn_of_doubts(known, sets)
     return history
 
