@@ -61,7 +61,7 @@ def test_the_kronecker_form_is_that_of_its_factors(outputs: int, bias: bool) -> 
     torch.testing.assert_close(found.variance(new), wanted, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("scale", [0.03, 1.0, 10.0])
+@pytest.mark.parametrize("scale", [0.03, 10.0])
 def test_the_precision_maximises_the_evidence(scale: float) -> None:
     phi, (weight, bias) = randn(30, 4, seed=0), layer(3, 4, True)
     weight, bias = scale * weight, scale * torch.as_tensor(bias)

@@ -263,21 +263,15 @@ def test_rows_of_a_prediction(name: str) -> None:
 
 
 @few
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=5))
-def test_parts_make_the_whole(sizes: list[int]) -> None:
-    p = full(m=sum(sizes), c=3)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5),
+       st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))  # fmt: skip
+def test_parts_make_the_whole(sizes: list[int], shares: list[float]) -> None:
+    """Parts keep the weights bit by bit, however their sum rounds."""
+    p = full(m=sum(sizes), k=len(shares))
+    weights = torch.tensor(shares, dtype=torch.float64)
+    p = dataclasses.replace(p, weights=weights / weights.sum())
     edges = np.cumsum([0, *sizes])
     assert_same(ClassPrediction.concatenate([p[a:b] for a, b in pairwise(edges)]), p)
-
-
-@few
-@given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))
-def test_weights_are_normalised_once(shares: list[float]) -> None:
-    """Parts of parts keep the weights bit by bit, however their sum rounds."""
-    weights = torch.tensor(shares, dtype=torch.float64)
-    p = ClassPrediction(randn(len(shares), 4, 2), weights=weights / weights.sum())
-    joined = ClassPrediction.concatenate([p[[0]][[0]], p])
-    assert torch.equal(joined.weights, p.weights)
 
 
 def test_parts_that_do_not_fit() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import warnings
 from functools import cache
 
 import numpy as np
@@ -435,24 +434,25 @@ def test_a_finished_run_comes_back_with_its_noise(tmp_path, train, val) -> None:
     assert torch.equal(run().samples, run().samples)
 
 
-@pytest.mark.parametrize("make", [gduq.anchor, lambda net: gduq.HeadEnsemble(net, size=3)])
-def test_a_second_fit_with_another_target_starts_the_head_anew(make, train, val) -> None:
-    net = trained("values")
-
-    def changed(data, change):
-        return [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in data]
-
-    for change in (lambda y: (y > 50).long(), lambda y: 1000 * y):
-        others = changed(train, change), changed(val, change)
-        again, fresh = make(net), make(net)
-        gduq.fit(again, train, val, progress=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the network knows nothing of the new units
-            gduq.fit(again, *others, progress=False)
-            gduq.fit(fresh, *others, progress=False)
-        one, two = gduq.predict(again, others[1]), gduq.predict(fresh, others[1])
-        assert one.kind == two.kind
-        assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (gduq.anchor, lambda y: (y > 50).long()),
+        (lambda net: gduq.HeadEnsemble(net, size=3), lambda y: 1000 * y),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # the network knows nothing of the new units
+def test_a_second_fit_with_another_target_starts_the_head_anew(make, change, train, val) -> None:
+    others = [
+        [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in part] for part in (train, val)
+    ]
+    again, fresh = (make(trained("values")) for _ in range(2))
+    gduq.fit(again, train, val, progress=False)
+    for model in (again, fresh):
+        gduq.fit(model, *others, progress=False)
+    one, two = (gduq.predict(model, others[1]) for model in (again, fresh))
+    assert one.kind == two.kind
+    assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
 
 
 def test_masked_rows_weigh_as_much_as_known_labels() -> None:
