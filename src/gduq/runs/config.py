@@ -184,8 +184,8 @@ class MethodConfig(Part):
 
     def identity(self) -> dict[str, Any]:
         """The fields that matter for this kind."""
-        own = {"ensemble": ("size",), "mcdropout": ("passes",), "choose": ("budget",)}
-        own["anchored"] = RECIPE_FIELDS
+        own: dict[str, tuple[str, ...]] = {"anchored": RECIPE_FIELDS, "ensemble": ("size",)}
+        own |= {"mcdropout": ("passes",), "choose": ("budget",)}
         kept = ("kind", "calibrate", *own.get(self.kind, ()))
         found = {name: getattr(self, name) for name in kept}
         if self.kind == "anchored":
