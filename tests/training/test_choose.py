@@ -354,3 +354,17 @@ def test_wrong_networks_and_data() -> None:
         choose(net(), val=View(graphs(24, classes=5)))
     with pytest.raises(InputError):
         choose(net(), View(graphs(24, classes=1)))
+
+
+def test_the_candidates_of_a_head_share_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All training rows, validation rows and their 8 copies go through the network once; then each
+    candidate answers once, to be timed."""
+    seen, network, forward = [], Net(), Net.forward
+
+    def counted(self: Net, x: Any, edge_index: Any, batch: Any) -> Any:
+        seen.append(batch)
+        return forward(self, x, edge_index, batch)
+
+    monkeypatch.setattr(Net, "forward", counted)
+    choose(network)
+    assert len(seen) <= 10 + 8

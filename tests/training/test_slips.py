@@ -156,13 +156,13 @@ def test_classes_without_training_rows_are_named(how, names):
     net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
     val = graphs(24, first=100)
     wrong = sum(int(graph.y) == 1 for graph in val)
-    named = "1" if names is None else "'green'"
+    named = "class 1" if names is None else "'green'"
     run = {
         "fit": lambda **given: gduq.fit(net, train, val, epochs=1, **given),
         "head": lambda **given: gduq.fit(gduq.anchor(net, num_anchors=2), train, val, **given),
         "choose": lambda **given: gduq.choose(net, train, val, **given),
     }[how]
-    with pytest.warns(UserWarning, match=f"{wrong} of 24 .* no training row has, .* {named}:"):
+    with pytest.warns(UserWarning, match=f"{wrong} of 24 .* no training row has, .* {named}"):
         run(class_names=names, progress=False)
 
 

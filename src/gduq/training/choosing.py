@@ -137,7 +137,7 @@ def choose(
     work = Fit.of(train, val, settings, infer, progress)
     assert work.val is not None
     held = work.val if isinstance(work.val, View) else work.val.in_order()  # rows are compared
-    work = replace(work, val=held, copies=list(copies_of(held, seed)))
+    work = replace(work, val=held, copies=list(copies_of(held, seed)), seen={})
     plain = Network(copied(net).eval().requires_grad_(True), call)
     with isolated(device_of_model(plain)):
         found = _candidates(plain, work, budget)

@@ -43,7 +43,7 @@ from gduq.training.finishing import (
     labelled_outputs,
     warn_of_doubts,
 )
-from gduq.training.heads import fit_on_rows
+from gduq.training.heads import SeenRows, TrunkRows, fit_on_rows, run_trunk
 from gduq.training.history import History, epoch_bar
 from gduq.training.loop import FitSettings, Learner, train
 
@@ -176,6 +176,7 @@ class Fit:
     infer: InferTarget  # what the outputs of a network mean: as given, or inferred from y
     progress: bool = True
     copies: Iterable[Batches] | None = None  # shifted copies of val, where they are there already
+    seen: SeenRows | None = None  # what frozen trunks gave, where several models stand on one
 
     @classmethod
     def of(
@@ -227,6 +228,11 @@ class Fit:
 
     def _finish(self, model: Predictor, calibrate: Calibrate) -> list[LabelledOutputs]:
         size, seed = self.settings.graphs_per_pass, self.settings.seed
+        trunk = None if self.seen is None or self.settings.epochs != 0 else model.trunk
+        if trunk is not None and trunk.has_head:
+            target = cast(Target, model.target)
+            _, rows = self._rows(trunk, calibrate, lambda _: target)
+            return finish_model(model, rows.train, rows.val, calibrate, size, seed, rows.copies)
         return finish_model(model, self.train, self.val, calibrate, size, seed, self.copies)
 
     def _parts(self, model: Predictor, before: _Before, resume: Path | None) -> History:
@@ -244,16 +250,23 @@ class Fit:
         self, model: Predictor, trunk: Trunk, before: _Before, calibrate: Calibrate, title: str
     ) -> tuple[History, list[LabelledOutputs]]:
         """A model that reads the rows of a frozen trunk, which runs once."""
-        settings, copies = self.settings, self.copies
+        settings = self.settings
+        with epoch_bar(settings.epochs, self.progress, title) as show:
+            goal, rows = self._rows(trunk, calibrate, self.infer)
+            tempered = calibrate is not None
+            history = fit_on_rows(model, goal, rows, settings, show, tempered)
+        before.stays, seed = False, settings.seed
+        return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
+
+    def _rows(
+        self, trunk: Trunk, calibrate: Calibrate, infer: InferTarget
+    ) -> tuple[Target, TrunkRows]:
+        copies = self.copies
         if calibrate != "shifted":
             copies = ()
         elif copies is None:
-            copies = copies_of(self.val, settings.seed)
-        given = model, trunk, self.train, self.val, copies, self.infer, settings
-        with epoch_bar(settings.epochs, self.progress, title) as show:
-            history, rows = fit_on_rows(*given, show, calibrate is not None)
-        before.stays, seed = False, settings.seed
-        return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
+            copies = copies_of(self.val, self.settings.seed)
+        return run_trunk(trunk, self.train, self.val, copies, infer, self.seen)
 
     def _network(
         self,

@@ -22,7 +22,7 @@ from gduq.training.finishing import clean_and_shifted_weights, joined, row_struc
 from gduq.training.history import Epoch, History
 from gduq.training.loop import FitSettings, Learner, train
 
-__all__ = ["HeadLearner", "TrunkRows", "fit_on_rows"]
+__all__ = ["HeadLearner", "SeenRows", "TrunkRows", "fit_on_rows", "run_trunk"]
 
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are computed at once: what a cache holds
@@ -36,6 +36,9 @@ class TrunkRows(NamedTuple):
     train: CachedRows
     val: CachedRows | None
     copies: Sequence[CachedRows]  # shifted copies of the validation rows
+
+
+SeenRows = dict[tuple[Trunk, Batches], CachedRows]
 
 
 def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
@@ -55,30 +58,46 @@ def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
     return CachedRows(torch.cat(rows), torch.cat(truth), torch.cat(outputs), joined(structures))
 
 
-def fit_on_rows(
-    model: Predictor,
+def run_trunk(
     trunk: Trunk,
     train_data: Batches,
     val_data: Batches | None,
     copies: Iterable[Batches],
     infer: InferTarget,
+    seen: SeenRows | None = None,
+) -> tuple[Target, TrunkRows]:
+    """Run a trunk over all rows; ``seen`` keeps what it gave, for models that share it."""
+
+    def run(data: Batches, name: str) -> CachedRows:
+        if seen is None:
+            return _run_trunk(trunk, data, name)
+        if (trunk, data) not in seen:
+            seen[trunk, data] = _run_trunk(trunk, data, name)
+        return seen[trunk, data]
+
+    first, held = run(train_data, "train"), None
+    goal = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
+    if val_data is not None:
+        held = run(val_data, "val")
+        held = replace(held, y=goal.check_val(held.y, first.y))
+    found = (run(copy, "val") for copy in copies)
+    shifted = [replace(copy, y=goal.check(copy.y, "val")) for copy in found]
+    return goal, TrunkRows(replace(first, y=goal.check(first.y, "train")), held, shifted)
+
+
+def fit_on_rows(
+    model: Predictor,
+    goal: Target,
+    rows: TrunkRows,
     settings: FitSettings,
     show: Callable[[Epoch], None],
     tempered: bool,
-) -> tuple[History, TrunkRows]:
-    """Run a trunk over all rows, and train what of a model reads them, without calibration.
+) -> History:
+    """Train what of a model reads the rows of a trunk, without calibration.
 
     ``tempered`` compares epochs at the best temperature of each: right where one is fitted
     afterwards.
     """
-    first, held = _run_trunk(trunk, train_data, "train"), None
-    goal = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
-    if val_data is not None:
-        held = _run_trunk(trunk, val_data, "val")
-        held = replace(held, y=goal.check_val(held.y, first.y))
-    found = (_run_trunk(trunk, copy, "val") for copy in copies)
-    shifted = [replace(copy, y=goal.check(copy.y, "val")) for copy in found]
-    rows = TrunkRows(replace(first, y=goal.check(first.y, "train")), held, shifted)
     history = History()
 
     def learn(
@@ -108,8 +127,8 @@ def fit_on_rows(
     before, model.target = model.target, goal
     model.check_target()
     model.set_temperature(1.0, None)
-    model.fit_rows(rows.train, rows.train if held is None else held, learn, before)
-    return history, rows
+    model.fit_rows(rows.train, rows.train if rows.val is None else rows.val, learn, before)
+    return history
 
 
 @dataclass(eq=False)
