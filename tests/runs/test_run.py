@@ -130,7 +130,7 @@ def test_models_made_of_other_runs(root):
     [
         ({"kind": "anchored"}, "Anchored(GNN at the head"),
         ({"kind": "anchored", "recipe": "thawed"}, "all of it learns"),
-        ({"kind": "heads"}, "HeadEnsemble"),
+        pytest.param({"kind": "heads"}, "HeadEnsemble", marks=pytest.mark.slow),
         ({"kind": "laplace"}, "LastLayerLaplace"),
         ({"kind": "choose"}, "Stack"),
     ],
