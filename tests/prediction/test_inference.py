@@ -172,7 +172,7 @@ def test_a_run_on_a_graph_file_keeps_the_names(tmp_path: Path) -> None:
         training={"epochs": 1},
     )
     assert target_of(config, splits_of(config)).codes == (-1, 1)
-    folder = run(config, tmp_path / "runs", progress=False, evaluate=False)
+    folder = run(config, tmp_path / "runs", progress=False)
     p = gduq.predict(load(folder.bundle)[0], splits_of(config).id_test)
     assert p.names == ("-1", "1")
     assert set(p.target.tolist()) == {0, 1}
