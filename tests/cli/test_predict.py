@@ -240,7 +240,7 @@ def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
     service = Service(anchored(), class_names=CLASSES)
     service.refer_to(service.answer(rings(40)))
     any_file, out = tmp_path / "any.safetensors", tmp_path / "out.parquet"
-    done = predict_files(service, [any_file], out, table=files.InputTable(), batch_size=50)
+    done = predict_files(service, [any_file], out, batch_size=50)
     assert done.rows == 1200
     assert max(most) <= 200  # a batch, and the one before
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 1200

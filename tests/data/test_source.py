@@ -222,7 +222,7 @@ def test_a_choice_is_calibrated_as_the_config_says(calibrate, files, tmp_path):
         training={"epochs": 2},
         method={"kind": "choose", "calibrate": calibrate},
     )
-    model, _ = load(run(config, tmp_path, progress=False, evaluate=False).bundle)
+    model, _ = load(run(config, tmp_path, progress=False).bundle)
     assert model.calibration == (None if calibrate == "none" else calibrate)
     if calibrate == "none":
         assert {float(part.temperature) for part in (*model, model)} == {1.0}

@@ -43,9 +43,6 @@ def untouched(model: nn.Module, act: Callable[[], object]) -> object:
     return result
 
 
-# -- a plain network ---------------------------------------------------------------------------
-
-
 # -- ensembles ---------------------------------------------------------------------------------
 
 
@@ -68,10 +65,8 @@ def test_members_made_from_seeds() -> None:
         seen.append(seed)
         return GNN(4, 8, 3, num_layers=2)
 
-    random = torch.random.get_rng_state()
     one, two = Ensemble(make, size=3), Ensemble(make, size=3)
     assert seen == [0, 1, 2] * 2
-    assert torch.equal(random, torch.random.get_rng_state())
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(p, q)  # the seed alone decides
     first, second = (next(m.parameters()) for m in one.members[:2])
@@ -82,15 +77,11 @@ def test_members_made_from_seeds() -> None:
     ("members", "size"),
     [
         ([], None),
-        (make_net, None),
         (make_net, 0),
-        ([make_net(0), make_net(0)], None),
         ([make_net(0), make_net(1), make_net(1)], None),
         (lambda seed: make_net(7), 2),
-        ([make_net(0)] * 2, None),
         (make_net(0), 3),
         ([make_net(0), "net"], None),
-        (lambda seed: None, 2),
     ],
 )
 def test_bad_ensembles(members: object, size: int | None) -> None:
@@ -151,25 +142,20 @@ class Attention(nn.Module):
         return self.inner(h[None], h[None], h[None], need_weights=False)[0][0]
 
 
-class Ignoring(nn.Module):
+class Ignoring(nn.Sequential):
     """Something that takes no edges."""
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
     def forward(self, h: Tensor, edge_index: Tensor) -> Tensor:
-        return self.inner(h)
+        return super().forward(h)
 
 
 PARTS: dict[str, Callable[[], nn.Module]] = {
     "nn.Dropout": lambda: Ignoring(nn.Dropout(0.5)),
-    "inplace": lambda: Ignoring(nn.Sequential(nn.ReLU(), nn.Dropout(0.5, inplace=True))),
+    "inplace": lambda: Ignoring(nn.ReLU(), nn.Dropout(0.5, inplace=True)),
     "functional": Functional,
     "GATConv": lambda: GATConv(8, 8, dropout=0.5),
     "attention": Attention,
     "GPSConv": lambda: GPSConv(8, GCNConv(8, 8), heads=2, dropout=0.5),
-    "GPSConv, attention only": lambda: GPSConv(8, None, heads=2, attn_kwargs={"dropout": 0.5}),
 }
 
 
@@ -199,18 +185,6 @@ def test_samples_are_passes_in_training_mode_without_batch_statistics(
         torch.manual_seed(5)
         wanted = torch.stack([net(node_graph.x, node_graph.edge_index) for _ in range(3)])
     torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("head", ["linear", "mlp"])
-def test_dropout_before_a_foldable_head_is_not_skipped(head: str, node_graph: Data) -> None:
-    """One GCN layer and a linear head are one map in evaluation mode, but dropout is between."""
-    net = GNN(4, 64, 3, num_layers=1, conv="gcn", task="node", dropout=0.5, head=head).double()
-    samples = MCDropout(net, num_samples=144).sample(node_graph).detach()
-    plain = Network(net).sample(node_graph)[0].detach()
-    assert (samples.std(dim=0) > 1e-3).all()
-    if head == "linear":  # then the mean over masks is the network's own answer
-        error = samples.std(dim=0) / 12
-        assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
 
 
 def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
@@ -248,23 +222,16 @@ def test_errors_end_the_forced_dropout(node_graph: Data) -> None:
     assert F.dropout(x, 0.5, training=False) is x
 
 
-@pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("at", ["input", "first", "part", "head"])
+@pytest.mark.parametrize("name", ["functional", "GATConv", "attention"])
+@pytest.mark.parametrize("at", ["input", "norm", "head"])
 def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data) -> None:
     net = make_part(name)
-    if at == "part" and name not in ("GATConv",):
-        at = "norm"  # a part whose width cannot be told
     recipe = Recipe.thawed(at=at, num_anchors=4, init="random")
     model = MCDropout(gduq.anchor(net, recipe=recipe), num_samples=3)
     model.fit_anchors(node_graph)
-    samples = untouched(model, lambda: model.sample(node_graph))
-    assert samples.shape == (12, 9, 3)
-    assert torch.equal(samples, model.sample(node_graph))
-    assert (samples.view(3, 4, 9, 3).std(dim=0) > 0).any(dim=-1).any(dim=0).all()  # over masks
-    assert (samples.view(3, 4, 9, 3).std(dim=1) > 0).any(dim=-1).any(dim=0).all()  # over anchors
-
-
-# -- mixtures ----------------------------------------------------------------------------------
+    samples = untouched(model, lambda: model.sample(node_graph)).view(3, 4, 9, 3)
+    for passes in (0, 1):  # masks, anchors
+        assert (samples.std(dim=passes) > 0).any(dim=-1).any(dim=0).all()
 
 
 # -- models on a frozen trunk ------------------------------------------------------------------
@@ -280,8 +247,7 @@ def trained_net(head: str = "mlp") -> GNN:
     return net
 
 
-@pytest.mark.parametrize("mask", [0.0, 0.3])
-@pytest.mark.parametrize("head", ["mlp", "linear"])
+@pytest.mark.parametrize(("head", "mask"), [("mlp", 0.3), ("linear", 0.0)])
 def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None:
     net = trained_net(head)
     before = {k: v.clone() for k, v in net.state_dict().items()}
@@ -356,11 +322,8 @@ def test_a_stack_is_a_weighted_mixture(batch: Batch) -> None:
     assert p.weights.tolist() == pytest.approx([0.7, 0.15, 0.15])
     one, two = (gduq.predict(member, batch).probs for member in members)
     torch.testing.assert_close(p.probs, 0.7 * one + 0.3 * two)
-    nested = gduq.predict(
-        Stack([Stack(members, [0.7, 0.3]), Network(make_net(5))], [0.5, 0.5]), batch
-    )
-    assert nested.weights is not None
-    assert nested.weights.tolist() == pytest.approx([0.35, 0.075, 0.075, 0.5])
+    nested = Stack([Stack(members, [0.7, 0.3]), Network(make_net(5))], [0.5, 0.5])
+    assert gduq.predict(nested, batch).weights.tolist() == pytest.approx([0.35, 0.075, 0.075, 0.5])
 
 
 def test_members_of_a_stack_keep_their_temperatures(batch: Batch) -> None:

@@ -36,7 +36,6 @@ def test_every_member_of_an_ensemble_counts_the_same() -> None:
     data = noisy(12, 0)
     one, four = gduq.Network(gnn(0)).eval(), anchored(gnn(1), data)
     p = gduq.predict(Ensemble([one, four]).eval(), data)
-    assert p.weights is not None
     assert p.weights.tolist() == pytest.approx([0.5, *[0.125] * 4])
     parts = [gduq.predict(member, data).probs for member in (one, four)]
     assert torch.allclose(p.probs, (parts[0] + parts[1]) / 2)
@@ -47,10 +46,8 @@ def test_an_ensemble_and_dropout_keep_the_weights_of_a_mixture() -> None:
     data = noisy(12, 0)
     stack = Stack([gduq.Network(gnn(0, 0.3)), gduq.Network(gnn(1, 0.3))], [0.9, 0.1]).eval()
     p = gduq.predict(Ensemble([stack, gduq.Network(gnn(2))]).eval(), data)
-    assert p.weights is not None
     assert p.weights.tolist() == pytest.approx([0.45, 0.05, 0.5])
     dropped = gduq.predict(MCDropout(stack, num_samples=2).eval(), data)
-    assert dropped.weights is not None
     assert dropped.weights.tolist() == pytest.approx([0.45, 0.05, 0.45, 0.05])
     plain = MCDropout(anchored(gnn(1, 0.3), data), num_samples=2).eval()
     assert gduq.predict(plain, data).weights is None
@@ -75,7 +72,7 @@ def test_attention_is_drawn_anew_and_a_bare_weight_is_refused() -> None:
     before = net.attention.in_proj_weight.detach().clone()
     redraw(net)
     assert not torch.equal(net.attention.in_proj_weight, before)
-    with pytest.raises(InputError, match="bare, which no reset_parameters changes"):
+    with pytest.raises(InputError, match="bare"):
         redraw(Attending(bare=True))
 
 
@@ -130,19 +127,12 @@ def test_the_learning_rate_of_a_head_falls_at_milestones() -> None:
     assert len(set(fitted.values())) == 3
 
 
-@pytest.mark.parametrize("calibrate", ["clean", "shifted", None])
-def test_anchor_takes_every_kind_of_calibration(calibrate: Any) -> None:
-    assert gduq.anchor(gnn(0), calibrate=calibrate).calibrate == calibrate
-    assert gduq.anchor(gnn(0)).calibrate == "shifted"
-    assert gduq.anchor(gnn(0), recipe=gduq.Recipe.head(calibrate="clean")).calibrate == "clean"
-
-
 # -- warnings ------------------------------------------------------------------------------------
 
 
 def test_hypotheses_that_hardly_disagree_are_said_at_the_users_line() -> None:
     model, data, val = gduq.anchor(gnn(0)), noisy(60, 1), noisy(60, 2)
-    with pytest.warns(UserWarning, match=r"hardly disagree .*p.novelty .*gduq.choose") as caught:
+    with pytest.warns(UserWarning, match="hardly disagree") as caught:
         gduq.fit(model, data, val, epochs=1, lr=1e-6, progress=False)
     assert [Path(w.filename).name for w in caught] == ["test_members.py"]
     p = gduq.predict(model, val)

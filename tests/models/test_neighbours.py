@@ -38,6 +38,8 @@ def test_votes_are_those_of_scikit_learn() -> None:
     h, y = gduq.predict(model, train, features=True), torch.tensor([int(d.y) for d in train])
     theirs = KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(h.features, y)
     p = gduq.predict(model, new, features=True)
+    alone = torch.cat([gduq.predict(model, [graph]).probs for graph in new])
+    assert torch.equal(p.probs, alone)  # in no batch
     share = (torch.bincount(y, minlength=3) + 1) / (len(y) + 2)
     votes = 5 * torch.from_numpy(theirs.predict_proba(p.features))
     expected = (votes + share / share.sum()) / 6
@@ -70,13 +72,6 @@ def test_a_large_part_that_all_rows_share_makes_no_ties() -> None:
     model.reference = torch.stack([angle.cos(), angle.sin()], dim=1)
     said = model.from_rows(model.reference, model.reference)[0].exp()
     assert torch.equal(said.argmax(dim=1), model.says.argmax(dim=1))
-
-
-def test_rows_answer_alone_as_in_a_batch() -> None:
-    model, new = made(), noisy(20, 3)
-    together = gduq.predict(model, new).probs
-    alone = torch.cat([gduq.predict(model, [graph]).probs for graph in new])
-    assert torch.equal(together, alone)
 
 
 def _logit(p: Tensor) -> Tensor:

@@ -232,7 +232,6 @@ def test_choose_mixes_models_of_every_target(kind: str, outputs: int, tmp_path: 
     named = Values(("a", "b"), ("eV", "nm")) if kind == "values" else Labels(("a", "b"))
     stack = gduq.choose(net, data(60, 1, kind), val, target=named, **QUIET)
     board = stack.leaderboard
-    assert board is not None
     cheap = "Laplace" if kind == "values" else "neighbours"
     assert set(board["candidate"]) == {"plain", "anchored head", cheap}
     assert board["weight"].sum() == pytest.approx(1.0)

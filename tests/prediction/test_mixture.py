@@ -1,4 +1,4 @@
-"""The mixture's maths: matching wanted probabilities, and the temperature of many hypotheses."""
+"""The mixture: matching wanted probabilities, and the temperature of many hypotheses."""
 
 from __future__ import annotations
 
@@ -27,21 +27,14 @@ def randn(*size: int, seed: int = 0) -> Tensor:
 @few
 @given(st.integers(0, 10_000), st.floats(0.1, 30), st.floats(0.1, 30), st.booleans())
 def test_matched_hypotheses_mix_to_what_is_wanted(seed, apart, other, weighted):
-    """Whether they nearly agree or exclude each other, and whatever is wanted."""
+    """Whether they nearly agree or exclude each other, whatever is wanted; row by row."""
     samples = apart * randn(4, 20, 3, seed=seed)
     wanted = (other * randn(20, 3, seed=seed + 1)).log_softmax(-1)
     weights = torch.tensor([0.1, 0.2, 0.0, 0.7]).double() if weighted else None
     moved = match(samples, wanted, weights)
     torch.testing.assert_close(log_mixture(moved, weights), wanted, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(moved.logsumexp(-1), torch.zeros(4, 20).double())
-
-
-def test_matching_adds_the_same_to_every_hypothesis():
-    samples = randn(5, 30, 4)
-    wanted = (0.5 * log_mixture(samples)).log_softmax(-1)
-    offset = match(samples, wanted) - samples.log_softmax(-1)
-    offset = offset - offset[..., :1]  # log-probabilities are free up to a constant each
-    torch.testing.assert_close(offset, offset[:1].expand_as(offset), rtol=1e-6, atol=1e-6)
+    assert torch.equal(match(samples[:, 3:4], wanted[3:4], weights), moved[:, 3:4])
 
 
 def test_matching_its_own_mixture_changes_nothing():
@@ -50,22 +43,14 @@ def test_matching_its_own_mixture_changes_nothing():
     assert torch.equal(moved, samples.log_softmax(-1))
 
 
-def test_hypotheses_that_exclude_each_other_still_disagree():
-    """Sharing out 0.9 and 0.1 between two that are sure of 0 and of 1: one must give in a bit."""
-    samples = torch.tensor([[[60.0, 0.0]], [[0.0, 60.0]]], dtype=torch.float64)
+def test_hypotheses_keep_their_distances_where_there_is_room():
+    samples = 0.1 * randn(5, 30, 4)
+    wanted = (2 * log_mixture(samples)).log_softmax(-1)
+    moved, before = match(samples, wanted).exp(), samples.softmax(-1)
+    torch.testing.assert_close(moved - moved[0], before - before[0])
+    sure = torch.tensor([[[60.0, 0.0]], [[0.0, 60.0]]], dtype=torch.float64)  # one must give in
     wanted = torch.tensor([[0.9, 0.1]], dtype=torch.float64).log()
-    moved = match(samples, wanted)
-    torch.testing.assert_close(log_mixture(moved), wanted)
-    assert 0.05 < float(disagreement(moved, wanted)) < math.log(2)
-
-
-def test_rows_do_not_depend_on_others():
-    samples = 3 * randn(5, 30, 4)
-    wanted = (0.5 * log_mixture(samples)).log_softmax(-1)
-    whole = match(samples, wanted)
-    for i in range(30):
-        alone = match(samples[:, i : i + 1], wanted[i : i + 1])
-        torch.testing.assert_close(alone, whole[:, i : i + 1], rtol=1e-8, atol=1e-8)
+    assert 0.05 < float(disagreement(match(sure, wanted), wanted)) < math.log(2)
 
 
 # -- temperature -------------------------------------------------------------------------------
@@ -89,11 +74,11 @@ def loss(parts, weights, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_best_temperature_beats_a_dense_grid(seed, weighted):
+@pytest.mark.parametrize("count", [300, 3000])  # of many rows some are tried
+def test_best_temperature_beats_a_dense_grid(count, weighted):
     weights = torch.tensor([0.5, 0.3, 0.2, 0.0]).double() if weighted else None
-    parts = [(*rows(80, 4, 3.0, seed), 0.5), (*rows(300, 4, 5.0, seed + 9), 0.5)]
-    grid = np.geomspace(0.01, 100, 500)
+    parts = [(*rows(80, 4, 3.0, 0), 0.5), (*rows(count, 4, 5.0, 9), 0.5)]
+    grid = np.geomspace(0.01, 100, 200)
     best = min(loss(parts, weights, t) for t in grid)
     assert loss(parts, weights, best_temperature(parts, weights)) <= best + 1e-12
 
@@ -121,15 +106,6 @@ def test_a_part_counts_by_its_weight_not_its_rows():
     assert cool < both < hot
     thrice = [(*one, 0.5)] + [(*two, 0.5 / 3)] * 3
     assert best_temperature(thrice) == pytest.approx(both, rel=1e-6)
-    assert best_temperature([(*one, 5.0), (*two, 5.0)]) == pytest.approx(both, rel=1e-6)
-
-
-def test_many_rows_are_thinned_for_the_grid_only():
-    part = rows(30_000, 2, 2.0)
-    parts = [(*part, 1.0)]
-    found = best_temperature(parts)
-    for near in (found * 0.999, found * 1.001):
-        assert loss(parts, None, found) < loss(parts, None, near)
 
 
 def test_where_there_is_no_best_it_stays_in_bounds():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import warnings
 from functools import cache
 
 import numpy as np
@@ -104,12 +103,10 @@ def test_losses_are_gaussian_likelihoods() -> None:
 
 def test_masked_rows_know_the_marginal() -> None:
     y = 3 + 2 * draw(5000)
-    target = values(y)
-    outputs = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    target, outputs = values(y), torch.tensor([[0.3, -0.4]], dtype=torch.float64)
     expected = target.losses(outputs.expand(5000, 2), target.check(y, "train")).mean()
     assert float(target.masked_losses(outputs)) == pytest.approx(float(expected), rel=1e-6)
-    knows_nothing = torch.zeros(1, 2, dtype=torch.float64)
-    assert target.masked_losses(knows_nothing) < target.masked_losses(outputs)
+    assert target.masked_losses(0 * outputs) < target.masked_losses(outputs)
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
@@ -160,8 +157,7 @@ def test_predictions_are_in_the_users_units() -> None:
     exact = torch.cat([truth, torch.full_like(truth, -20.0)], dim=1)[None]
     p = target.prediction(target.to_params(exact), y)
     assert torch.allclose(p.mean, y)
-    assert p.names == ("a", "b")
-    assert p.units == ("K", "Pa")
+    assert (p.names, p.units) == (("a", "b"), ("K", "Pa"))
     assert torch.allclose(p.column(1).mean, y[:, 1])
     unknown = target.prediction(target.to_params(exact), torch.full_like(y, NAN))
     assert unknown.target is None
@@ -191,12 +187,9 @@ def test_label_thresholds_are_part_of_the_target() -> None:
     assert target_from(json.loads(json.dumps(target.spec()))) == target
     assert target.prediction(torch.zeros(1, 1, 2)).label.tolist() == [[True, False]]
     assert target.with_thresholds(None) == Labels(("a", "b")).fit(look(y, 2))
-    with pytest.raises(InputError):
-        target.with_thresholds(torch.tensor([0.5]))
-    with pytest.raises(InputError):
-        target.with_thresholds([0.5, 1.5])
-    with pytest.raises(InputError):
-        Labels(thresholds=[0.5]).fit(look(y, 2))
+    for wrong in ([0.5], [0.5, 1.5]):
+        with pytest.raises(InputError):
+            target.with_thresholds(wrong)
 
 
 def test_label_temperature_is_that_of_two_classes() -> None:
@@ -239,21 +232,22 @@ def test_labels_are_columns_of_two_classes() -> None:
     assert torch.allclose(one.novelty, torch.tensor([0.2, 0.3]))
 
 
-@pytest.mark.parametrize("kind", ["values", "labels"])
-def test_files_and_parts(kind: str, tmp_path) -> None:
-    if kind == "values":
-        p = ValuePrediction(draw(3, 5, 4), draw(5, 2), ("a", "b"), ("K", "Pa"),
-                            novelty=torch.rand(5))  # fmt: skip
-    else:
-        y = torch.tensor([[1.0, NAN]] * 5)
-        p = LabelPrediction(draw(3, 5, 2), y, ("a", "b"), torch.tensor([0.5, 0.2]))
+GAPS = torch.tensor([[1.0, NAN]] * 5)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        ValuePrediction(draw(3, 5, 4), draw(5, 2), ("a", "b"), ("K", "Pa"), novelty=torch.rand(5)),
+        LabelPrediction(draw(3, 5, 2), GAPS, ("a", "b"), torch.tensor([0.5, 0.2])),
+    ],
+)
+def test_files_and_parts(p, tmp_path) -> None:
     p.to_npz(tmp_path / "p.npz")
-    again = ClassPrediction.from_npz(tmp_path / "p.npz")
-    assert type(again) is type(p)
-    assert again.names == p.names
-    assert torch.equal(again.samples, p.samples)
-    whole = ClassPrediction.concatenate([p[:2], p[2:]])
-    assert torch.equal(whole.samples, p.samples)
+    for again in (type(p).from_npz(tmp_path / "p.npz"), type(p).concatenate([p[:2], p[2:]])):
+        assert type(again) is type(p)
+        assert again.names == p.names
+        assert torch.equal(again.samples, p.samples)
     assert len(p.to_pandas()) == 5
     with pytest.raises(InputError):
         ClassPrediction.concatenate([p, ClassPrediction(torch.zeros(3, 5, 4))])
@@ -295,7 +289,7 @@ class Own(nn.Module):
         return self.head(h).sigmoid() if self.sigmoid else self.head(h)
 
 
-def graphs(kind: str, count: int = 120, seed: int = 0) -> list[Data]:
+def graphs(kind: str, count: int = 80, seed: int = 0) -> list[Data]:
     """Graphs whose truth is a noisy function of their mean features."""
     generator = torch.Generator().manual_seed(seed)
     made = []
@@ -317,7 +311,7 @@ def graphs(kind: str, count: int = 120, seed: int = 0) -> list[Data]:
 def _trained(kind: str, outputs: int, deep: bool) -> Own:
     torch.manual_seed(0)
     net = Own(outputs, deep)
-    gduq.fit(net, graphs(kind), graphs(kind, 60, 1), epochs=15, lr=0.02, progress=False)
+    gduq.fit(net, graphs(kind), graphs(kind, 40, 1), epochs=20, lr=0.02, progress=False)
     return net
 
 
@@ -328,9 +322,9 @@ def trained(kind: str, outputs: int = 1, deep: bool = True) -> Own:
     return known.net
 
 
-def in_units_of_y(deep: bool = True) -> Own:
+def in_units_of_y() -> Own:
     """The same, as somebody else would have trained it, on ``y`` as it is."""
-    net, raw = trained("values", 1, deep), Own(1, deep)
+    net, raw = trained("values"), Own(1)
     target = gduq.models.as_predictor(net).target
     with torch.no_grad():
         net.head[-1].weight.mul_(target.scale[0])
@@ -346,23 +340,21 @@ def train() -> list[Data]:
 
 @pytest.fixture
 def val() -> list[Data]:
-    return graphs("values", 60, 1)
+    return graphs("values", 40, 1)
 
 
 CASES = [
     ("values", 1, True),
-    ("values", 1, False),
     ("values", 2, True),
-    ("several values", 2, True),
+    ("several values", 2, False),
     ("several values", 4, False),
     ("labels", 3, True),
-    ("labels", 3, False),
 ]
 
 
 @pytest.mark.parametrize(("kind", "outputs", "deep"), CASES)
 def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) -> None:
-    train, val, test = graphs(kind), graphs(kind, 60, 1), graphs(kind, 60, 2)
+    train, val, test = graphs(kind), graphs(kind, 40, 1), graphs(kind, 60, 2)
     net = trained(kind, outputs, deep)
     plain = gduq.predict(net, test)
     model = gduq.anchor(net)
@@ -394,10 +386,9 @@ def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) 
         assert torch.equal(q.label, p.with_thresholds(cuts).label)
 
 
-@pytest.mark.parametrize("deep", [True, False])
-def test_a_network_trained_in_the_units_of_y(deep: bool, train, val) -> None:
-    standard = gduq.predict(trained("values", 1, deep), val).mean
-    raw = in_units_of_y(deep)
+def test_a_network_trained_in_the_units_of_y(train, val) -> None:
+    standard = gduq.predict(trained("values"), val).mean
+    raw = in_units_of_y()
     gduq.fit(raw, train, val, epochs=0, progress=False)
     assert torch.allclose(gduq.predict(raw, val).mean, standard, rtol=1e-4)
     model = gduq.anchor(raw)
@@ -418,14 +409,16 @@ def test_a_widened_head_starts_as_the_network(train, val) -> None:
     assert torch.allclose(p.aleatoric.sqrt(), error.expand_as(p.std), rtol=1e-2)
 
 
-def test_a_network_that_ends_in_a_sigmoid_gives_no_values() -> None:
+def test_networks_that_do_not_go_with_y_are_refused() -> None:
+    flat = graphs("several values", 8)
+    for graph in flat:
+        graph.y = graph.y.view(2)
+    pairs = [(Own(2), flat), (gduq.anchor(Own(2)), flat), (Own(1, sigmoid=True), graphs("values"))]
+    for model, data in pairs:
+        with pytest.raises(InputError):
+            gduq.fit(model, data, epochs=1, progress=False)
     with pytest.raises(InputError):
-        gduq.fit(Own(1, sigmoid=True), graphs("values"), epochs=1, progress=False)
-
-
-def test_predict_before_fit_does_not_guess_values() -> None:
-    with pytest.raises(InputError):
-        gduq.predict(Own(1), graphs("values", 5))
+        gduq.predict(Own(1), graphs("values", 5))  # before fit
 
 
 # -- what a second look found --------------------------------------------------------------------
@@ -441,24 +434,25 @@ def test_a_finished_run_comes_back_with_its_noise(tmp_path, train, val) -> None:
     assert torch.equal(run().samples, run().samples)
 
 
-@pytest.mark.parametrize("make", [gduq.anchor, lambda net: gduq.HeadEnsemble(net, size=3)])
-def test_a_second_fit_with_another_target_starts_the_head_anew(make, train, val) -> None:
-    net = trained("values")
-
-    def changed(data, change):
-        return [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in data]
-
-    for change in (lambda y: (y > 50).long(), lambda y: 1000 * y):
-        others = changed(train, change), changed(val, change)
-        again, fresh = make(net), make(net)
-        gduq.fit(again, train, val, progress=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the network knows nothing of the new units
-            gduq.fit(again, *others, progress=False)
-            gduq.fit(fresh, *others, progress=False)
-        one, two = gduq.predict(again, others[1]), gduq.predict(fresh, others[1])
-        assert one.kind == two.kind
-        assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (gduq.anchor, lambda y: (y > 50).long()),
+        (lambda net: gduq.HeadEnsemble(net, size=3), lambda y: 1000 * y),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # the network knows nothing of the new units
+def test_a_second_fit_with_another_target_starts_the_head_anew(make, change, train, val) -> None:
+    others = [
+        [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in part] for part in (train, val)
+    ]
+    again, fresh = (make(trained("values")) for _ in range(2))
+    gduq.fit(again, train, val, progress=False)
+    for model in (again, fresh):
+        gduq.fit(model, *others, progress=False)
+    one, two = (gduq.predict(model, others[1]) for model in (again, fresh))
+    assert one.kind == two.kind
+    assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
 
 
 def test_masked_rows_weigh_as_much_as_known_labels() -> None:
@@ -488,15 +482,14 @@ def test_a_network_that_ends_in_softplus_works_in_the_units_of_y(train, val) -> 
 
 
 def test_units_do_not_hang_on_the_batch_size(train, val) -> None:
-    for seed in range(2):
-        raw = in_units_of_y()
-        gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
-        assert gduq.models.as_predictor(raw).target.raw
+    raw = in_units_of_y()
+    gduq.fit(raw, train[:30], val[:20], epochs=0, batch_size=1, progress=False)
+    assert gduq.models.as_predictor(raw).target.raw
 
 
 def test_rows_without_known_labels() -> None:
-    train, val = graphs("labels"), graphs("labels", 60, 1)
-    for graph in train[:100]:
+    train, val = graphs("labels", 40), graphs("labels", 20, 1)
+    for graph in train[:28]:
         graph.y = torch.full((1, 3), NAN)
     net = Own(3)
     history = gduq.fit(net, train, val, epochs=2, batch_size=4, progress=False)
@@ -504,21 +497,21 @@ def test_rows_without_known_labels() -> None:
     model = gduq.anchor(net)
     gduq.fit(model, train, val, batch_size=2, progress=False)
     with pytest.raises(InputError):
-        gduq.fit(Own(3), train, train[:50], epochs=1, progress=False)
+        gduq.fit(Own(3), train, train[:20], epochs=1, progress=False)
     y = torch.tensor([[0.0], [1.0], [NAN], [NAN]])
     assert Labels(rates=(0.5,)).figures(torch.zeros(1, 4, 1), y)["val_loss"] == pytest.approx(
         math.log(2)
     )
 
 
-@pytest.mark.parametrize("batch_size", [1, 60])
+@pytest.mark.parametrize("batch_size", [1, 40])
 def test_unknown_values_are_predicted(batch_size: int, val) -> None:
     net = trained("values")
     val[3].y = torch.tensor([NAN])
-    with pytest.warns(UserWarning, match="unknown in 1 of 60 rows"):
+    with pytest.warns(UserWarning, match="unknown in 1"):
         p = gduq.predict(net, val, batch_size=batch_size)
     assert p.target is None
-    assert len(p) == 60
+    assert len(p) == 40
 
 
 def test_validation_values_in_other_units_are_said(train, val) -> None:
@@ -528,21 +521,18 @@ def test_validation_values_in_other_units_are_said(train, val) -> None:
         gduq.fit(Own(1), train, val, epochs=1, progress=False)
 
 
-def test_several_values_in_a_flat_y() -> None:
-    train = graphs("several values")
-    for graph in train:
-        graph.y = graph.y.view(2)
-    for model in (Own(2), gduq.anchor(Own(2))):
-        with pytest.raises(InputError):
-            gduq.fit(model, train, epochs=1, progress=False)
-
-
 def test_given_classes_keep_their_weights() -> None:
-    y = torch.tensor([0, 1, 2])
     given = Classes(3, weights=(1.0, 2.0, 3.0))
-    found = resolve_target(look(y, 3), given, None, ("a", "b", "c"))
-    assert found.names == ("a", "b", "c")
-    assert found.weights == (1.0, 2.0, 3.0)
+    found = resolve_target(look(torch.arange(3), 3), given, None, ("a", "b", "c"))
+    assert (found.names, found.weights) == (("a", "b", "c"), (1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize("name", ["train", "val"])
+def test_classes_that_are_none_are_said_of_their_rows(name: str) -> None:
+    for target in (Classes(3), Classes(3, codes=(2, 5, 9))):
+        with pytest.raises(InputError, match=f"in {name}.*rows without a class") as error:
+            target.check(torch.tensor([5, -1, 2]), name)
+        assert "node" not in str(error.value)
 
 
 def test_small_and_large_units() -> None:
@@ -553,5 +543,3 @@ def test_small_and_large_units() -> None:
         p = target.prediction(samples, y.float())
         assert bool((p.std > 0.1 * unit).all())
         assert bool((p.std < 10 * unit).all())
-        low, high = p.interval(0.9)
-        assert bool((high > low).all())

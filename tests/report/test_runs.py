@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
         method={"kind": "anchored", "recipe": "paper"},
         training={"epochs": 2},
     )
-    return run(config, tmp_path_factory.mktemp("runs"), progress=False, evaluate=False)
+    return run(config, tmp_path_factory.mktemp("runs"), progress=False)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -54,7 +54,7 @@ def test_a_run_without_its_data(folder, monkeypatch):
 def test_runs_that_differ_in_the_seed_are_one_subject(folder):
     root, config = folder.path.parent, folder.config
     more = {"seed": {"seed": 1}, "wider": {"model.hidden_channels": 9}}
-    made = {k: run(config.with_(change), root, progress=False, evaluate=False).path
+    made = {k: run(config.with_(change), root, progress=False).path
             for k, change in more.items()}  # fmt: skip
     paths = [made["seed"], made["wider"], folder.path]
     several, wider = subjects_from_runs(paths, data=False)
@@ -67,7 +67,7 @@ def test_runs_that_differ_in_the_seed_are_one_subject(folder):
 
 def test_the_cost_holds_that_of_the_network_below(folder):
     config = folder.config.with_({"method": {"kind": "laplace"}})
-    made = run(config, folder.path.parent, progress=False, evaluate=False)
+    made = run(config, folder.path.parent, progress=False)
     seconds = made.info["seconds"]
     assert seconds["plain"] > 0
     cost = subject_from_run(made, data=False).cost

@@ -48,8 +48,8 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def go(config, root, **options):
-    return run(config, root, progress=False, **{"evaluate": False, **options})
+def go(config, root):
+    return run(config, root, progress=False)
 
 
 @pytest.fixture
@@ -105,8 +105,7 @@ def test_another_calibrator_renews_the_evaluation(root):
     (folder.path / "metrics.json").write_text("of before")
     folder.recalibrate(["temperature"])  # known: nothing changes
     assert (folder.path / "metrics.json").read_text() == "of before"
-    folder.recalibrate(["isotonic"], evaluate=False)
-    assert not (folder.path / "metrics.json").exists()  # made again when it is asked for
+    folder.recalibrate(["isotonic"])
     assert "isotonic" in set(RunFolder(folder.path).evaluation().table["calibrator"])
 
 
@@ -131,7 +130,7 @@ def test_models_made_of_other_runs(root):
     [
         ({"kind": "anchored"}, "Anchored(GNN at the head"),
         ({"kind": "anchored", "recipe": "thawed"}, "all of it learns"),
-        ({"kind": "heads"}, "HeadEnsemble"),
+        pytest.param({"kind": "heads"}, "HeadEnsemble", marks=pytest.mark.slow),
         ({"kind": "laplace"}, "LastLayerLaplace"),
         ({"kind": "choose"}, "Stack"),
     ],
@@ -216,7 +215,7 @@ def replace(source, target):
 names, real, os.replace = [], os.replace, replace
 gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
 torch.set_num_threads(1)
-run(RunConfig.read(sys.argv[1]), sys.argv[2], progress=False, evaluate=False)
+run(RunConfig.read(sys.argv[1]), sys.argv[2], progress=False)
 """
 
 

@@ -1,4 +1,4 @@
-"""Files of graphs are answered by models of every kind: classes, labels with gaps, values."""
+"""Files of graphs are answered by models of every kind, and decided about."""
 
 from __future__ import annotations
 
@@ -7,93 +7,59 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from torch_geometric.data import Data
 
 import gduq
+from gduq import conformal
 from gduq.cli.request import Request
-from gduq.conformal import ConformalIntervals, ConformalLabels
 from gduq.data import save
 from gduq.errors import InputError
-from gduq.nn import GNN
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from gduq.serve.files import predict_files
 from gduq.serve.service import REASONS, Decisions, Service
 from gduq.serve.settings import Settings
+from tests.serve.cases import KINDS, model, molecules, service
 
-NAMES = ("logP", "mass")
-
-
-def graphs(count: int, targets: int, labels: bool, seed: int = 0) -> list[Data]:
-    """Small graphs whose features tell the truth; some labels are unknown."""
-    generator, found = torch.Generator().manual_seed(seed), []
-    for i in range(count):
-        nodes = 2 + i % 4
-        x = torch.randn(nodes, 3, generator=generator)
-        y = x.mean(0)[:targets].view(1, -1)
-        if labels:
-            y = (y > 0).float()
-            y[torch.rand(y.shape, generator=generator) < 0.2] = torch.nan
-        edges = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])
-        found.append(Data(x=x, edge_index=edges, y=y))
-    return found
+pytest.importorskip("rdkit")
 
 
-def fitted(targets: int, labels: bool) -> torch.nn.Module:
-    kind = gduq.prediction.Labels if labels else gduq.prediction.Values
-    net = GNN(3, 8, targets if labels else 2 * targets, num_layers=1, head="mlp")
-    train, val = graphs(60, targets, labels, 1), graphs(40, targets, labels, 2)
-    gduq.fit(net, train, val, epochs=3, target=kind(names=NAMES[:targets]), progress=False)
-    return net
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
 
 
-@pytest.fixture(scope="module", params=[(1, False), (2, False), (2, True)], ids=str)
-def case(request) -> tuple[int, bool, torch.nn.Module]:
-    return (*request.param, fitted(*request.param))
-
-
-@pytest.mark.filterwarnings("ignore:calibrated on")
-def test_files_are_answered(case, tmp_path):
-    targets, labels, model = case
-    path = save(graphs(30, targets, labels, 3), tmp_path / "graphs.safetensors")
-    service = Service(model)
-    assert service.kind == ("labels" if labels else "values")
-    assert service.score == "novelty"
-    done = predict_files(service, [path], tmp_path / "out.parquet")
+def test_files_are_answered(kind, tmp_path):
+    path = save(molecules(kind)[:20], tmp_path / "graphs.safetensors")
+    of = service(kind)
+    assert (of.kind, of.score) == (kind, "novelty")
+    done = predict_files(of, [path], tmp_path / "out.parquet", batch_size=7)
     table = pd.read_parquet(done.path)
-    p = gduq.predict(model, graphs(30, targets, labels, 3))
-    assert p.novelty is not None
+    p = replace(gduq.predict(model(kind), molecules(kind)[:20]), target=None)
+    for name, values in of.columns(p).items():
+        if name not in ("class", "abstain"):
+            assert table[name].tolist() == pytest.approx(values, abs=1e-5), name
     unlike = ["unlike training data" if n > 0.99 else "" for n in p.novelty]
-    found = table["abstain"].fillna("").tolist()
-    assert found == unlike  # all that can be said without labelled rows
+    assert table["abstain"].fillna("").tolist() == unlike  # all that is known without labelled rows
     assert done.abstained == sum(map(bool, unlike))
-    end = "" if targets == 1 else "_mass"
-    if labels:
-        assert table["prob_mass"].to_numpy() == pytest.approx(p.probs[:, 1].numpy())
-        assert table["label_mass"].dtype == "int64"
-    else:
-        mean = p.mean if targets == 1 else p.mean[:, 1]
-        assert table[f"mean{end}"].to_numpy() == pytest.approx(mean.numpy(), abs=1e-5)
     assert not [name for name in table if name.startswith("target")], "labels are not used"
 
 
-def test_a_reference_adds_decisions(case, tmp_path):
-    targets, labels, model = case
-    path = save(graphs(30, targets, labels, 3), tmp_path / "graphs.safetensors")
-    service = Service(model, settings=Settings(alpha=0.2, coverage=0.7))
-    known = service.answer(graphs(40, targets, labels, 2))
-    done = predict_files(service.refer_to(known), [path], tmp_path / "out.parquet")
+@pytest.mark.filterwarnings("ignore:calibrated on")
+def test_a_reference_adds_decisions(kind, tmp_path):
+    path = save(molecules(kind), tmp_path / "graphs.safetensors")
+    of = Service(model(kind), settings=Settings(alpha=0.2, coverage=0.7))
+    known = of.answer(molecules(kind))
+    done = predict_files(of.refer_to(known), [path], tmp_path / "out.parquet")
     table = pd.read_parquet(done.path)
-    p = gduq.predict(model, graphs(30, targets, labels, 3))
-    if labels:
-        sets = ConformalLabels(0.2, shift_level=0).fit(known)(p).mask
-        expected = [row.nonzero().flatten().tolist() for row in sets[:, 1]]
-        assert [list(row) for row in table["conformal_set_mass"]] == expected
+    held = conformal.make(known, alpha=0.2, shift_level=0).fit(known)(known)
+    if kind == "values":
+        low = held.column(0).low if held.low.dim() > 1 else held.low
+        assert table["conformal_low"].to_numpy() == pytest.approx(low.numpy(), abs=1e-5)
     else:
-        held = ConformalIntervals(0.2, shift_level=0).fit(known)(p).column(targets - 1)
-        end = "" if targets == 1 else "_mass"
-        assert table[f"conformal_low{end}"].to_numpy() == pytest.approx(held.low.numpy(), abs=1e-5)
+        mask, end = (held.mask[:, 1], "_not tiny") if kind == "labels" else (held.mask, "")
+        expected = [row.nonzero().flatten().tolist() for row in mask]
+        assert [list(row) for row in table[f"conformal_set{end}"]] == expected
     flags = [name for name in table if name.startswith("abstain_")]
-    assert flags == ([] if targets == 1 else [f"abstain_{name}" for name in NAMES])
+    assert flags == (["abstain_big", "abstain_not tiny"] if kind == "labels" else [])
     if flags:
         assert (table["abstain"].notna() == table[flags].notna().all(axis=1)).all()
     assert done.abstained == table["abstain"].notna().sum() == sum(done.reasons.values())
@@ -173,23 +139,21 @@ def test_one_hypothesis_never_disagrees():
 
 
 def test_scores_and_wishes_must_fit_the_kind():
-    model = fitted(1, False)
     with pytest.raises(InputError):
-        Service(model, settings=Settings(ood_score="energy"))
+        Service(model("values"), settings=Settings(ood_score="energy"))
     known = ValuePrediction(torch.zeros(1, 9, 2), target=torch.zeros(9))
     with pytest.raises(InputError):
         Decisions(Settings(accuracy=0.9), known)
 
 
-def test_a_bundle_that_carries_labelled_rows_needs_no_calibration_data(case, tmp_path):
-    targets, labels, model = case
-    known = gduq.predict(model, graphs(40, targets, labels, 2))
-    path = gduq.save(model, tmp_path / "model", reference=known)
-    service, new = Request(bundle=path).service(), graphs(5, targets, labels, 3)
-    found = service.columns(service.answer(new))
-    expected = Service(model).refer_to(known).columns(service.answer(new))
+def test_a_bundle_that_carries_labelled_rows_needs_no_calibration_data(kind, tmp_path):
+    known = gduq.predict(model(kind), molecules(kind))
+    path = gduq.save(model(kind), tmp_path / "model", reference=known)
+    of, new = Request(bundle=path).service(), molecules(kind)[:5]
+    found = of.columns(of.answer(new))
+    expected = Service(model(kind)).refer_to(known).columns(of.answer(new))
     decided = [name for name in found if name.startswith(("conformal_", "abstain", "ood_"))]
     assert decided[0].startswith("conformal_")
     assert [found[name] for name in decided] == [expected[name] for name in decided]
-    gduq.save(model, tmp_path / "model")
+    gduq.save(model(kind), tmp_path / "model")
     assert Request(bundle=path).service().reference is None

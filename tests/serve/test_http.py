@@ -99,31 +99,14 @@ def test_models_in_double_precision_answer():
 # thousands of atoms, each bound to its neighbours and to one 37 places away
 BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 200
 GOOD = {"x": [[0.0] * 9] * 2, "edge_index": [[0], [1]], "edge_attr": [[0.0] * 3]}
-BAD = [
-    {},
-    7,
-    None,
-    {**GOOD, "edge_index": [[0], [2]]},
-    {**GOOD, "edge_index": [[-1], [0]]},
-    {**GOOD, "edge_index": [[0.5], [1]]},
-    {**GOOD, "edge_index": [[0, 1]]},
-    {**GOOD, "edge_index": 3},
-    {**GOOD, "x": [[0.0] * 9, [0.0] * 8]},
-    {**GOOD, "x": [[0.0] * 8] * 2},
-    {**GOOD, "x": [["a"] * 9] * 2},
-    {**GOOD, "x": [[None] * 9] * 2},
-    {**GOOD, "x": [[True] * 9] * 2},
-    {**GOOD, "x": [[1e999] * 9] * 2},
-    {**GOOD, "x": [[10**400] * 9] * 2},
-    {**GOOD, "x": []},
-    {**GOOD, "edge_attr": [[0.0] * 3] * 5},
-    {"edge_index": [[0], [1]]},
-    {**GOOD, "batch": [0, 1]},
-    {**GOOD, "__class__": [1]},
-    {**GOOD, "y": [1]},
-    {**GOOD, "num_nodes": 10**12},
-    {**GOOD, **{f"a{i}": [1] for i in range(9)}},
+CHANGES = [
+    *({"edge_index": value} for value in ([[0], [2]], [[-1], [0]], [[0.5], [1]], [[0, 1]], 3)),
+    *({"x": [[value] * 9] * 2} for value in ("a", None, True, 1e999, 10**400)),
+    *({"x": value} for value in ([], [[0.0] * 8] * 2, [[0.0] * 9, [0.0] * 8])),
+    *({"edge_attr": [[0.0] * 3] * 5}, {"batch": [0, 1]}, {"__class__": [1]}, {"y": [1]}),
+    *({"num_nodes": 10**12}, {f"a{i}": [1] for i in range(9)}),
 ]
+BAD = [{}, 7, None, {"edge_index": [[0], [1]]}, *({**GOOD, **change} for change in CHANGES)]
 
 
 def test_bad_graphs_are_named_and_the_rest_is_answered(client):

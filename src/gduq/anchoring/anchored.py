@@ -311,11 +311,8 @@ class Anchored(Predictor):
         self._choose_bank(rows, min(_VALIDATION, self.recipe.num_anchors))
 
     @property
-    def min_anchor_rows(self) -> int:
+    def num_anchors(self) -> int:
         return self.recipe.num_anchors
-
-    def is_anchored(self) -> bool:
-        return True
 
     def fit_source(self, data: Any, batch_size: int | None = None) -> Self:
         """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""

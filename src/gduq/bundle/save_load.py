@@ -29,7 +29,7 @@ from gduq._io import DamagedFile, read_metadata, read_tensors, write_tensors
 from gduq.errors import BundleError, InputError, first_flaw, one_line
 from gduq.models.ensemble import inner_spec
 from gduq.models.network import checked_predictor
-from gduq.models.predictor import Predictor, kinds
+from gduq.models.predictor import KINDS, Predictor
 from gduq.nn.network_specs import class_name, network_from
 from gduq.prediction import Classes, Prediction, Target, target_from
 from gduq.tracing.call import Call, check_complete, copied
@@ -411,9 +411,9 @@ class Factory:
         return self._made[id(spec)]
 
     def model(self, spec: Any) -> Predictor:
-        if spec["kind"] not in kinds():
+        if spec["kind"] not in KINDS:
             raise BundleError("a kind of model this gduq knows", repr(spec["kind"]))
-        model = kinds()[spec["kind"]].from_spec(spec, self)
+        model = KINDS[spec["kind"]].from_spec(spec, self)
         model.target = None if spec["target"] is None else target_from(spec["target"])
         return model
 

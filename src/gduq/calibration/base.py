@@ -187,8 +187,7 @@ class RowTemperature(ClassCalibrator):
 class MixtureCalibrator(ClassCalibrator):
     """A calibrator of the mixture's probabilities, which keeps its labels.
 
-    All hypotheses move by the same class offsets (`gduq.prediction.mixture.match`), so their
-    disagreement stays.
+    The hypotheses move with it, and keep their distances (`gduq.prediction.mixture.match`).
     """
 
     @abstractmethod

@@ -65,14 +65,14 @@ def predict(
     check_outputs(written, reads)
     check_new(output, force, TABLES)
     check_new(rejects, force)
-    from gduq.serve.files import InputTable, predict_files
+    from gduq.serve.files import predict_files
 
     with status("Loading", as_json) as line:
         smiles = request.smiles_column(graphs)
-        table = InputTable.of(graphs, smiles, keep or (), request.notes("ids"))
         service = request.service()
         done = predict_files(
-            service, graphs, output, rejects=rejects, table=table, batch_size=request.batch_size,
+            service, graphs, output, rejects=rejects, smiles=smiles, keep=keep or (),
+            ids=request.notes("ids"), batch_size=request.batch_size,
             notify=lambda count: line.update(f"Predicting: {count} graphs"),
         )  # fmt: skip
     notes = service.decisions.notes if service.reference is not None else [_NO_REFERENCE]

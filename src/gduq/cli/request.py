@@ -142,7 +142,7 @@ class Request:
         """Predictions of a file in which every graph has a label; and the rows left out."""
         import torch
 
-        from gduq.data.files import stream
+        from gduq.data.files import GraphSource, stream
         from gduq.data.outputs import Reject
         from gduq.data.table import is_table
         from gduq.prediction import Prediction
@@ -161,7 +161,8 @@ class Request:
         if not graphs:
             raise InputError(f"sound graphs in {path}", f"none; the first: {rejects[:1]}")
         count = 1 if "num_classes" in spec else len(spec.get("names") or ())
-        codes = spec.get("codes") if getattr(source, "found", source.class_names) else None
+        named = source.graphs if isinstance(source, GraphSource) else source
+        codes = spec.get("codes") if getattr(named, "class_names", ()) else None
         for graph in graphs:
             if graph.get("y") is None:
                 do = "Tables: name the column with --target." if is_table(path) else ""

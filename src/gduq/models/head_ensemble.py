@@ -180,11 +180,11 @@ class HeadEnsemble(OnTrunk):
             with torch.random.fork_rng(devices=[]):
                 self._build(self._trunk)
             self.to(h.device)
-        if isinstance(target, Values):
-            for tail in self._tails if target.needs_noise else ():
+        if isinstance(target, Values) and target.needs_noise:
+            for tail in self._tails:
                 if tail.noise is None:
                     tail.widen(target, held.outputs, held.y)
-            self.target = target = target.combined()
+        self.target = target = target.combined()
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return h[torch.randint(h.size(0), (count,), generator=generator).to(h.device)]

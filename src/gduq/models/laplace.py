@@ -23,7 +23,6 @@ from gduq.tracing.trunk import Trunk
 __all__ = ["LastLayerLaplace", "Posterior"]
 
 _PRECISIONS = (1e-6, 1e6)  # that a prior may have
-_MOST = 4_000_000  # numbers in the eigenvectors of all outputs
 _LEAST = 1e-12  # noise, relative to what the network or the scale of the values says
 
 
@@ -134,8 +133,7 @@ class Posterior(AnySize):
 
     Attributes:
         left: Eigenvectors of B ``[C, C]``; the identity for independent outputs.
-        right: Eigenvectors of A ``[1, D, D]`` or of every :math:`H_t` ``[C, D, D]``; shared where
-            rows count the same, and for so many outputs that the mean of :math:`\lambda_t` serves.
+        right: Eigenvectors of A ``[1, D, D]``, or of every :math:`H_t` ``[C, D, D]``.
         values: Eigenvalues of H ``[C, D]``.
         precision, noise: :math:`\tau` and s ``[C]``.
     """
@@ -171,22 +169,16 @@ class Posterior(AnySize):
         theta, phi = weight.double(), phi.double()
         if bias is not None:
             theta, phi = torch.cat([theta, bias.double().unsqueeze(1)], dim=1), _with_ones(phi)
-        alike, self.left = None, torch.eye(len(theta)).to(theta)  # how much rows count for outputs
         if curvature is None:
             probs = (phi @ theta.T).softmax(dim=1)
             mean = probs.mean(dim=0).diag() - probs.T @ probs / probs.size(0)
-            alike, self.left = _eigen(mean)
-        elif bool((curvature == curvature[:1]).all()) or len(theta) * phi.size(1) ** 2 > _MOST:
-            alike = curvature.double().mean(dim=0)
-        if alike is not None:
-            of_inputs, right = _eigen(phi.T @ phi)
-            self.values, self.right = torch.outer(alike, of_inputs), right.unsqueeze(0)
-        elif curvature is not None:
+            (of_outputs, self.left), (of_inputs, right) = _eigen(mean), _eigen(phi.T @ phi)
+            self.values, self.right = torch.outer(of_outputs, of_inputs), right.unsqueeze(0)
+            found = [_evidence(self.values, theta)] * len(theta)  # one prior for all outputs
+        else:
+            self.left = torch.eye(len(theta)).to(theta)
             columns = curvature.double().unsqueeze(2).unbind(dim=1)
             self.values, self.right = _eigen(torch.stack([(phi * c).T @ phi for c in columns]))
-        if curvature is None:  # one prior for all outputs
-            found = [_evidence(self.values, theta)] * len(theta)
-        else:
             rows = 0 if residuals is None else len(phi)
             errors = 0.0 * curvature if residuals is None else curvature * residuals.square()
             cases = zip(self.values, theta, errors.double().sum(dim=0).tolist(), strict=True)

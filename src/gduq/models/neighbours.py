@@ -91,14 +91,11 @@ class Neighbours(AnySize, OnTrunk):
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
         known = polar(self.reference)[0].T
-        said = [self._said(part, known) for part in in_blocks(h, self.reference)]
-        return torch.cat(said).to(self.reference.dtype).unsqueeze(0)
+        found = [self._vote(part, known) for part in in_blocks(h, self.reference)]
+        return torch.cat(found).to(self.reference.dtype).unsqueeze(0)
 
-    def _said(self, h: Tensor, directions: Tensor) -> Tensor:
-        """What the neighbours of rows say ``[m, O]``: logarithms of probabilities, or logits.
-
-        ``directions`` ``[d, R]`` are those of the kept rows.
-        """
+    def _vote(self, h: Tensor, directions: Tensor) -> Tensor:
+        """Log-probabilities or logits ``[m, O]``; ``directions`` ``[d, R]`` are of kept rows."""
         says, known = self.says.double().nan_to_num(), (~self.says.isnan()).double()
         k, far = min(self.k, says.size(0)), (1.0 - polar(h)[0] @ directions).clamp_min(0.0)
         last = (2.0 * far.topk(k, dim=1, largest=False).values[:, -1:]).sqrt()

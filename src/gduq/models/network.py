@@ -47,13 +47,13 @@ class _Found(NamedTuple):
 def _fingerprint(net: nn.Module) -> Tensor:
     """Two sums per weight or buffer ``[t, 2]``: of all entries, each times its place, and of their
     sizes. Copies and moves to another device leave them alone."""
-    found = [torch.zeros(0, 2, dtype=torch.float64)]
+    found = [torch.zeros(2, dtype=torch.float64)]
     for given in (*net.parameters(), *net.buffers()):
         if not isinstance(given, LAZY):
             flat = given.double().flatten()
             places = torch.linspace(1, 2, flat.numel(), dtype=flat.dtype, device=flat.device)
-            found.append(torch.stack([flat @ places, flat.abs().sum()]).cpu().unsqueeze(0))
-    return torch.cat(found)
+            found.append(torch.stack([flat @ places, flat.abs().sum()]).cpu())
+    return torch.stack(found)
 
 
 class Network(Predictor):
@@ -144,11 +144,10 @@ class Network(Predictor):
         """Drop what `gduq.fit` found out about weights that are no longer these."""
         if self._fitted is None or not (self.calibration is not None or self.novelty.fitted):
             return
-        now = _fingerprint(self.net)
-        if now.shape == self._fitted.shape:
-            apart, size = (now - self._fitted)[:, 0].abs(), torch.maximum(now, self._fitted)[:, 1]
-            if bool((apart <= 1e-9 * size).all()):
-                return
+        now, before = _fingerprint(self.net), self._fitted
+        alike = now.shape == before.shape
+        if alike and bool(((now - before).abs() <= 1e-9 * before[:, 1:]).all()):
+            return
         self.novelty = Novelty()
         self.set_temperature(1.0, None)
         lost = "not calibrated any more, and without novelty, until gduq.fit is called again"

@@ -22,19 +22,11 @@ if TYPE_CHECKING:
     from gduq.prediction.target import Target
     from gduq.tracing.trunk import Trunk
 
-__all__ = [
-    "CachedRows",
-    "Calibrate",
-    "DrawAnchors",
-    "ModelFactory",
-    "ModelOutput",
-    "Predictor",
-    "TrainHeads",
-    "kinds",
-]
+__all__ = ["KINDS", "CachedRows", "Calibrate", "DrawAnchors", "ModelFactory", "ModelOutput",
+           "Predictor", "TrainHeads"]  # fmt: skip
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
-_KINDS: dict[str, type[Predictor]] = {}
+KINDS: dict[str, type[Predictor]] = {}  # of models, by the names that bundles have for them
 
 
 class ModelOutput(NamedTuple):
@@ -104,7 +96,7 @@ class Predictor(nn.Module, ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "kind" in vars(cls):
-            _KINDS[cls.kind] = cls
+            KINDS[cls.kind] = cls
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,24 +225,20 @@ class Predictor(nn.Module, ABC):
     def init_anchors(self, batches: Iterable[Any]) -> None:
         """Make the model able to answer, from a few training batches."""
 
-    @property
-    def min_anchor_rows(self) -> int:
-        """How many training rows `init_anchors` needs."""
-        return 1
-
     def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the anchors of every anchored model inside; see `Anchored.fit_anchors`."""
         if not self.parts:
             do = "Wrap the network with gduq.anchor first."
             raise InputError("a model with anchors", type(self).__name__, do)
         for part in self.parts.values():
-            if part.is_anchored():
+            if part.num_anchors:
                 part.fit_anchors(data, k, batch_size)
         return self
 
-    def is_anchored(self) -> bool:
-        """Whether it is an anchored model, or there is one inside."""
-        return any(part.is_anchored() for part in self.parts.values())
+    @property
+    def num_anchors(self) -> int:
+        """How many anchors the model, or one inside, answers with; 0 without."""
+        return max((part.num_anchors for part in self.parts.values()), default=0)
 
     @property
     def bounded(self) -> bool:
@@ -296,8 +284,3 @@ class ModelFactory(Protocol):
     def net(self, spec: Any) -> nn.Module: ...
     def model(self, spec: Any) -> Predictor: ...
     def call(self, spec: Any) -> Any: ...
-
-
-def kinds() -> Mapping[str, type[Predictor]]:
-    """All kinds of models by the name a bundle knows them by."""
-    return _KINDS

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from gduq.prediction.base import Prediction
-from gduq.prediction.classes import RESCALING_RULES, Classes, ClassPrediction, ClassWeights, Rule
+from gduq.prediction.classes import Classes, ClassPrediction, ClassWeights
 from gduq.prediction.inference import infer_target, resolve_target
 from gduq.prediction.labels import LabelPrediction, Labels
 from gduq.prediction.target import Target, TargetSample, target_from
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gduq.prediction.predicting import predict
 
 __all__ = [
-    "RESCALING_RULES", "ClassPrediction", "ClassWeights", "Classes", "LabelPrediction", "Labels",
-    "Prediction", "Rule", "Target", "TargetSample", "ValuePrediction", "Values", "infer_target",
-    "predict", "resolve_target", "target_from",
+    "ClassPrediction", "ClassWeights", "Classes", "LabelPrediction", "Labels", "Prediction",
+    "Target", "TargetSample", "ValuePrediction", "Values", "infer_target", "predict",
+    "resolve_target", "target_from",
 ]  # fmt: skip
 
 

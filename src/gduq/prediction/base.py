@@ -251,29 +251,25 @@ class Prediction(ABC):
     @classmethod
     def from_npz(cls, path: str | Path) -> Any:
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
-        bad = InputError(
-            "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
-        )
-        if Path(path).is_dir():
-            raise bad
         content = BytesIO(Path(path).read_bytes())
         try:
             with np.load(content, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file}
-            kind, known = _KINDS[str(arrays.pop("kind", "classes"))], dict[str, Any]()
-            for name in arrays.keys() & {f.name for f in fields(kind)}:
-                text = arrays[name].dtype.kind == "U" and name not in ("samples", *_PER_ROW)
-                known[name] = _texts(arrays[name]) if text else torch.from_numpy(arrays[name])
-            found = kind(**known)
+                arrays = dict(file)
+            kind = _KINDS[str(arrays.pop("kind", "classes"))]
+            names = {f.name for f in fields(kind)}
+            found = kind(**{k: _from_array(v) for k, v in arrays.items() if k in names})
             found.to_pandas()  # all that is said of a row can be said
             return found
         except InputError:
             raise
         except Exception:  # zip, zlib, NumPy and torch raise of all kinds for damaged bytes
-            raise bad from None
+            got = f"{path}, which is none, or damaged"
+            raise InputError("a file that Prediction.to_npz wrote", got) from None
 
 
-def _texts(array: NDArray[Any]) -> str | tuple[str, ...]:
+def _from_array(array: NDArray[Any]) -> Any:
+    if array.dtype.kind != "U":
+        return torch.from_numpy(array)
     return tuple(array.tolist()) if array.ndim else str(array)
 
 

@@ -17,13 +17,11 @@ from gduq.prediction.base import Discrete, Prediction
 from gduq.prediction.mixture import Part, best_temperature
 from gduq.prediction.target import Target, TargetSample
 
-__all__ = ["RESCALING_RULES", "ClassPrediction", "ClassWeights", "Classes", "Rule"]
+__all__ = ["ClassPrediction", "ClassWeights", "Classes"]
 
-Rule = Literal["paper", "released"]
-RESCALING_RULES: tuple[Rule, ...] = ("paper", "released")
 ClassWeights = Tensor | Sequence[float] | str | None
 
-_UNLABELLED = "Leave unlabelled nodes out with gduq.data.View(data, rows)."
+_UNLABELLED = "Leave out rows without a class."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,7 +91,7 @@ class ClassPrediction(Discrete):
         return two_logits(samples) if samples.size(2) == 1 else samples
 
     def _checked_target(self, target: Tensor) -> Tensor:
-        return as_labels(target, len(self), self.num_classes)
+        return _as_labels(target, len(self), self.num_classes, "the targets")
 
     @property
     def num_classes(self) -> int:
@@ -160,7 +158,7 @@ class ClassPrediction(Discrete):
         """
         return self._alone(self.logits)
 
-    def rescaled(self, rule: Rule) -> ClassPrediction:
+    def rescaled(self, rule: Literal["paper", "released"]) -> ClassPrediction:
         r"""The mean logits pulled towards zero where the hypotheses disagree: K = 1.
 
         * ``"paper"``: :math:`\mu \odot (1 - \sigma)`, with :math:`\sigma` = ``spread``.
@@ -180,7 +178,7 @@ class ClassPrediction(Discrete):
             own = self.samples[..., 1:] if one_logit else self.samples
             deviation = mixture.deviation(own.sigmoid(), self.weights).mean(dim=-1, keepdim=True)
             return self._alone(self.logits / (1.0 + deviation.exp()))
-        raise InputError(f"a rule from {', '.join(RESCALING_RULES)}", repr(rule))
+        raise InputError("the rule 'paper' or 'released'", repr(rule))
 
     def _alone(self, logits: Tensor) -> ClassPrediction:
         return replace(self, samples=logits.unsqueeze(0), weights=None, calibrated=None)
@@ -256,19 +254,19 @@ class Classes(Target):
         counts = torch.bincount(labels, minlength=self.num_classes)
         return replace(self, weights=_weights(self.weights if weights is None else weights, counts))
 
-    def encode(self, y: Tensor) -> Tensor:
+    def encode(self, y: Tensor, name: str = "y") -> Tensor:
         if self.codes is None:
             return y
-        labels, codes = _integers(y), torch.tensor(self.codes, device=y.device)
+        labels, codes = _integers(y, name), torch.tensor(self.codes, device=y.device)
         places = torch.searchsorted(codes, labels).clamp(max=self.num_classes - 1)
         strange = labels[codes[places] != labels]
         if strange.numel():
-            wanted = f"the classes {', '.join(map(str, self.codes))} in y"
+            wanted = f"the classes {', '.join(map(str, self.codes))} in {name}"
             raise InputError(wanted, int(strange[0]), _UNLABELLED)
         return places
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        return as_labels(self.encode(y), len(y), self.num_classes)
+        return _as_labels(self.encode(y, name), len(y), self.num_classes, name)
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels, known = self.check(y, "val"), self.check(train, "train")
@@ -318,14 +316,14 @@ def two_logits(one: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(one), one], dim=-1)
 
 
-def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
+def _as_labels(target: Tensor, rows: int, classes: int, name: str) -> Tensor:
     """Integer labels ``[m]``."""
-    labels = _integers(torch.as_tensor(target))
+    labels = _integers(torch.as_tensor(target), name)
     if len(labels) != rows:
         raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
     if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         got = f"{int(labels.min())} to {int(labels.max())}"
-        raise InputError(f"labels from 0 to {classes - 1}", got, _UNLABELLED)
+        raise InputError(f"classes from 0 to {classes - 1} in {name}", got, _UNLABELLED)
     return labels
 
 
@@ -334,17 +332,17 @@ def _of_class(values: Tensor, y: Tensor) -> Tensor:
     return values.gather(-1, y.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
-def _integers(y: Tensor) -> Tensor:
+def _integers(y: Tensor, name: str) -> Tensor:
     """Labels ``[m]`` or ``[m, 1]`` of any dtype as whole numbers ``[m]``."""
     if y.dim() > 1 and y.numel() != y.size(0):
         one_hot = y.dim() == 2 and bool(((y == 0) | (y == 1)).all() and (y.sum(dim=1) == 1).all())
         do = "It is one-hot: pass y.argmax(dim=1)." if one_hot else "Train one task at a time."
-        raise InputError("one class label per row", f"y of shape {list(y.shape)}", do)
+        raise InputError(f"one class per row in {name}", f"shape {list(y.shape)}", do)
     flat = y.reshape(-1)
     labels = flat.long()
     if not torch.equal(labels.to(y.dtype), flat):
         do = 'Leave rows without a class out, or pass target="labels" or "values".'
-        raise InputError("whole class numbers in y", f"{y.dtype} values with fractions or NaN", do)
+        raise InputError(f"whole numbers in {name}", f"{y.dtype} with fractions or NaN", do)
     return labels
 
 

@@ -60,7 +60,7 @@ def infer_target(
         return Labels() if kind == "labels" else Values()
     target = Classes(max(2, len(numbers))) if outputs is None else Classes.of_outputs(outputs)
     inside = bool(((numbers >= 0) & (numbers < target.num_classes)).all())
-    if inside or len(numbers) != target.num_classes or not _are_whole(numbers):
+    if inside or len(numbers) != target.num_classes or not _integral(numbers):
         return target  # whose `check` says what does not fit
     return replace(target, codes=tuple(int(number) for number in numbers.tolist()))
 
@@ -88,7 +88,7 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
     """The kind of target that ``y`` with these different numbers is."""
     if y.dim() > 1 and y.size(1) > 1:
         return _kind_of_columns(y, numbers, name)
-    if not _are_whole(numbers):
+    if not _integral(numbers):
         return "values"
     most, count = {None: _MAX_CLASSES, 1: 2}.get(outputs), len(numbers)
     kind = "classes" if most is None or count <= most else "values"
@@ -120,7 +120,7 @@ def _kind_of_columns(y: Tensor, numbers: Tensor, name: str) -> str:
     return "labels"
 
 
-def _are_whole(numbers: Tensor) -> bool:
+def _integral(numbers: Tensor) -> bool:
     if not numbers.is_floating_point():
         return True
     return bool(((numbers == numbers.round()) & (numbers.abs() <= _WHOLE)).all())

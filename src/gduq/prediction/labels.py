@@ -80,7 +80,7 @@ class LabelPrediction(Discrete):
 
     @property
     def num_labels(self) -> int:
-        """T, the number of labels per row."""
+        """T."""
         return self.width
 
     @property

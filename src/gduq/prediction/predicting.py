@@ -124,6 +124,6 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
     return Classes.of_outputs(outputs)
 
 
-def device_of_model(model: Predictor) -> torch.device:
+def device_of_model(model: nn.Module) -> torch.device:
     """Where a model computes."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))

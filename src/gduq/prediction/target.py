@@ -83,7 +83,7 @@ class Target(ABC):
     def fit(self, sample: TargetSample) -> Self:
         """This target with what training rows add to it; raises for what does not fit."""
 
-    def encode(self, y: Tensor) -> Tensor:
+    def encode(self, y: Tensor, name: str = "y") -> Tensor:
         """``y`` as stored on the graphs in the form that `prediction` takes."""
         return y
 

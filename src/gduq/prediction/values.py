@@ -116,7 +116,7 @@ class ValuePrediction(Prediction):
         return self.samples[..., self.width :].double().exp()
 
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, mean of the variances, variance of the means: each ``[m, T]`` in float64."""
         means = self.means.double()
         apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
@@ -126,15 +126,15 @@ class ValuePrediction(Prediction):
 
     @cached_property
     def mean(self) -> Tensor:
-        return self._out(self._moments[0])
+        return self._out(self._parts[0])
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return self._out(self._moments[1])
+        return self._out(self._parts[1])
 
     @cached_property
     def epistemic(self) -> Tensor:
-        return self._out(self._moments[2])
+        return self._out(self._parts[2])
 
     @cached_property
     def variance(self) -> Tensor:
@@ -142,7 +142,7 @@ class ValuePrediction(Prediction):
 
     @cached_property
     def std(self) -> Tensor:
-        return self._out((self._moments[1] + self._moments[2]).sqrt())
+        return self._out((self._parts[1] + self._parts[2]).sqrt())
 
     # -- the distribution ----------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class MethodConfig(Part):
     ``laplace``    `gduq.LastLayerLaplace` on it
     ``choose``     `gduq.choose` within a ``budget``
     ``mcdropout``  the plain network with dropout left on for ``passes`` passes
-    ``ensemble``   ``size`` runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ...
+    ``ensemble``   ``size`` plain networks with seeds ``seed``, ``seed + 1``, ...
                    (ensembles of neighbouring seeds share members)
     ============== ===========================================================================
 
@@ -167,14 +167,8 @@ class MethodConfig(Part):
     pretrained_from: Literal["vanilla"] | None = None
     epochs: Epochs | None = None
     size: int = Field(3, ge=1, le=1000)
-    member: Literal["vanilla", "anchored"] = "vanilla"
     passes: int = Field(10, ge=1, le=10_000)
     budget: float = Field(1.2, ge=1, le=100)
-
-    @property
-    def is_anchored(self) -> bool:
-        """Whether a network with anchors is trained, here or in a member."""
-        return "anchored" in (self.kind, self.kind == "ensemble" and self.member)
 
     @property
     def recipe_name(self) -> str:
@@ -190,15 +184,14 @@ class MethodConfig(Part):
 
     def identity(self) -> dict[str, Any]:
         """The fields that matter for this kind."""
-        own = {"ensemble": ("size", "member"), "mcdropout": ("passes",), "choose": ("budget",)}
+        own: dict[str, tuple[str, ...]] = {"anchored": RECIPE_FIELDS, "ensemble": ("size",)}
+        own |= {"mcdropout": ("passes",), "choose": ("budget",)}
         kept = ("kind", "calibrate", *own.get(self.kind, ()))
-        kept += RECIPE_FIELDS if self.is_anchored else ()
         found = {name: getattr(self, name) for name in kept}
-        if self.is_anchored:
+        if self.kind == "anchored":
             found["recipe"] = self.recipe_name
-        if self.is_anchored or self.on_network:
-            found["start"] = "vanilla" if self.on_network else self.pretrained_from
-            found["epochs"] = self.epochs
+        if self.on_network:
+            found |= {"start": "vanilla", "epochs": self.epochs}
         return found
 
 
@@ -337,8 +330,7 @@ class RunConfig(Part):
         """A short name for people."""
         method = self.method
         kind = f"ensemble of {method.size}" if method.kind == "ensemble" else method.kind
-        if method.is_anchored:
-            kind += " anchored" if method.kind == "ensemble" else ""
+        if method.kind == "anchored":
             kind += f" ({method.recipe_name})"
             kind += "" if method.at is None else f" at {method.at}"
         network = "" if self.model.conv == "auto" else f" {self.model.conv}"

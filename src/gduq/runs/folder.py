@@ -128,9 +128,9 @@ class RunFolder:
     def _read(self, name: str, schema: Any) -> Any:
         """A file of the run, as pydantic reads such a thing."""
         path, what = self.path / name, f"a sound {name} of a run in {self.path}"
-        if path.exists() and not path.is_file():
-            raise InputError(what, "no regular file")
         try:
+            if path.exists() and not path.is_file():  # a pipe would never end
+                raise OSError("no regular file")
             found = json.loads(path.read_text(encoding="utf-8"))
             return TypeAdapter(schema).validate_python(found)
         except ValidationError as error:
@@ -157,23 +157,21 @@ class RunFolder:
     def calibrated(self) -> Calibrated:
         """Predictions under any calibrator; data and model are read only where one needs them."""
         found = self.predictions()
-
-        def copies() -> list[Any]:
-            features = found["id_val"].features is not None
-            return corrupted_predictions(self.model, self.views["id_val"], features=features)
-
+        features = found["id_val"].features is not None
         return Calibrated(
             found,
             full=full_graph(self.model, self.views) if self.info["task"] == "node" else None,
-            find_copies=copies,
+            find_copies=lambda: corrupted_predictions(
+                self.model, self.views["id_val"], features=features
+            ),
         )
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""
         self.check_finished()
-        path = self.path / "metrics.json"
-        if not path.is_file():
-            self.recalibrate(())
+        with locked(self.path):
+            if not (path := self.path / "metrics.json").is_file():
+                self.evaluate().to_json(path)
         return Evaluation.from_json(path)
 
     def evaluate(self, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
@@ -193,7 +191,7 @@ class RunFolder:
             subgroups=subgroups,
         )
 
-    def recalibrate(self, methods: Iterable[str], evaluate: bool = True) -> RunFolder:
+    def recalibrate(self, methods: Iterable[str]) -> RunFolder:
         """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
 
         Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
@@ -201,24 +199,19 @@ class RunFolder:
         Args:
             methods: Names of `gduq.calibration.METHODS`, or of those that take copies with
                 ``+corrupted``, which are fitted on shifted copies of the rows too.
-            evaluate: Measure now; otherwise when the evaluation is first asked for.
         """
         with locked(self.path):
             self.check_finished()
             fresh = RunFolder(self.path)  # another process may have added some
-            known, metrics = fresh.config.calibrators, self.path / "metrics.json"
+            known = fresh.config.calibrators
             config = fresh.config.with_({"calibrators": (*known, *methods)})
-            more = config.calibrators[len(known) :]
-            result = None
-            if evaluate and (more or not metrics.is_file()):
-                result = fresh.evaluate(more)
+            if more := config.calibrators[len(known) :]:
+                result, metrics = fresh.evaluate(more), self.path / "metrics.json"
                 for name in set(more) & set(result.settings["skipped"]):
                     reason = result.settings["skipped"][name]
                     raise InputError(f"calibrators that fit this run, not {name}", reason)
-            if more:
                 metrics.unlink(missing_ok=True)
                 write_json(self.path / "config.json", config.model_dump(mode="json"))
-            if result is not None:
                 result.to_json(metrics)
         return RunFolder(self.path)
 

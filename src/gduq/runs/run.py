@@ -37,14 +37,8 @@ _SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their 
 _PREDICTED = 256  # graphs at a time
 
 
-def run(
-    config: RunConfig,
-    root: str | Path,
-    progress: bool = True,
-    *,
-    evaluate: bool = True,
-) -> RunFolder:
-    """Train, predict every split, measure; all of it in one folder of ``root``.
+def run(config: RunConfig, root: str | Path, progress: bool = True) -> RunFolder:
+    """Train, predict every split; all of it in one folder of ``root``, which measures when asked.
 
     A run that is finished is not repeated, one that was interrupted goes on from its checkpoint.
     Calibrators that are new are fitted without training. A lock keeps other processes from the
@@ -54,7 +48,6 @@ def run(
         config: What to run.
         root: Folder of all runs.
         progress: Show the epochs, on a terminal.
-        evaluate: Also write ``metrics.json`` now; otherwise when it is first asked for.
 
     Example:
         >>> import tempfile
@@ -64,29 +57,27 @@ def run(
         ...     method={"kind": "anchored", "recipe": "paper"},
         ...     training={"epochs": 2},
         ... )
-        >>> folder = run(config, tempfile.mkdtemp(), progress=False, evaluate=False)
+        >>> folder = run(config, tempfile.mkdtemp(), progress=False)
         >>> folder.predictions()["ood_test"].samples.shape
         torch.Size([10, 140, 4])
     """
     root = Path(root)
     for needed in requirements(config):
-        run(needed, root, progress, evaluate=False)
+        run(needed, root, progress)
     path = root / config.folder_name
     with locked(path):
         if not (path / FINISHED).is_file():
             _make(config, path, root, progress)
-    return RunFolder(path).recalibrate(config.calibrators, evaluate)
+    return RunFolder(path).recalibrate(config.calibrators)
 
 
 def requirements(config: RunConfig) -> list[RunConfig]:
     """Runs that must be there before: members of an ensemble, the network to start from."""
     method = config.method
-    bare = config.with_({"calibrators": ()})
-    if method.kind == "ensemble":
-        kind = {"method.kind": method.member}
-        return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
+    count = method.size if method.kind == "ensemble" else int(method.on_network)
     plain = {"kind": "vanilla", "calibrate": method.calibrate}
-    return [bare.with_({"method": plain})] if method.on_network else []
+    bare = config.with_({"calibrators": (), "method": plain})
+    return [bare.with_({"seed": config.seed + i}) for i in range(count)]
 
 
 def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:

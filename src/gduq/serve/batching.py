@@ -223,8 +223,8 @@ class Batcher:
             if self._queue and (self._work is None or self._work.done()):
                 self._work = asyncio.create_task(self._take_turns())
             await asyncio.gather(*(row.future for row in rows.values()))
-            found += [one if isinstance(one, str) else rows[n].future.result()
-                      for n, one in enumerate(read)]  # fmt: skip
+            answers: dict[int, Any] = dict(enumerate(read))
+            found += (answers | {n: row.future.result() for n, row in rows.items()}).values()
             late = next((n for n, one in enumerate(read) if isinstance(one, Ended)), None)
             if late is not None:  # the time of this request is over
                 why = f"not read: RDKit did not end with row {start + late} before it"

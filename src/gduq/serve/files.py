@@ -29,7 +29,7 @@ from gduq.errors import InputError
 from gduq.prediction import Prediction
 from gduq.serve.service import Service
 
-__all__ = ["InputTable", "Served", "predict_files", "row_file"]
+__all__ = ["Served", "predict_files", "row_file"]
 
 _SAMPLE = 1000  # rows to test for shift
 Columns = Mapping[str, list[Any]]
@@ -58,7 +58,9 @@ def predict_files(
     output: str | Path,
     *,
     rejects: str | Path | None = None,
-    table: InputTable | None = None,
+    smiles: str = "smiles",
+    keep: Sequence[str] = (),
+    ids: Sequence[str] = (),
     batch_size: int = 256,
     notify: Callable[[int], None] = lambda _: None,
 ) -> Served:
@@ -73,7 +75,9 @@ def predict_files(
         sources: Files, as `gduq.data.stream` reads them. Labels in them are not used.
         output: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``; replaced if it exists.
         rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
-        table: How the sources are read and what of a row is kept; by default the SMILES.
+        smiles: The column, for tables.
+        keep: Columns of the tables to copy into the answers.
+        ids: Columns that name a row, which are kept where all sources have them.
         batch_size: Graphs at a time.
         notify: Called with the number of graphs seen so far.
     """
@@ -83,13 +87,13 @@ def predict_files(
             raise InputError("a file of graphs", f"{source}, which does not exist")
     listed = outputs.rejects_path(path, rejects)
     outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
-    table = table or InputTable.of(inputs)
+    kept, shown = _kept_columns(inputs, smiles, keep, ids), any(map(_shows_smiles, inputs))
     done, reasons = Served(path, units=service.units), Counter[str]()
     sample, generator = None, torch.Generator().manual_seed(0)
     with RejectList(listed) as log, ExitStack() as stack:
         write: Callable[[Columns], None] | None = None
         for source in inputs:
-            items = iter(stream(source, smiles=table.smiles))
+            items = iter(stream(source, smiles=smiles))
             while part := list(islice(items, batch_size)):
                 good = dict[int, Any]()
                 for row, item in part:
@@ -104,7 +108,7 @@ def predict_files(
                         continue
                     graphs = {numbers[i]: good[numbers[i]] for i in chosen}
                     answers = service.table(list(graphs.values()), p)
-                    columns = table.columns(source, graphs, answers)
+                    columns = _all_columns(source, graphs, answers, kept, shown)
                     if write is None:  # the columns are known with the first answers
                         write, done.columns = stack.enter_context(row_file(path)), list(columns)
                     write(columns)
@@ -137,63 +141,43 @@ def _drawn(
     return p[kept], keys[kept]
 
 
-@dataclass(frozen=True)
-class InputTable:
-    """How sources are read, and what of a row goes into the answers.
+def _kept_columns(
+    sources: Sequence[Path], smiles: str, keep: Sequence[str], ids: Sequence[str]
+) -> list[str]:
+    """Columns of tables that go into the answers: those that name a row where all have them."""
+    check_columns(sources, keep)
+    tables = [read_table(source).names for source in sources if is_table(source)]
+    own = ids if len(tables) == len(sources) else ()
+    own = [name for name in own if all(names.count(name) == 1 for names in tables)]
+    return [name for name in dict.fromkeys([*own, *keep]) if name.lower() != smiles.lower()]
 
-    Attributes:
-        smiles: The column, for tables.
-        keep: Columns of the tables to copy into the answers.
-        shows_smiles: Whether answers hold the SMILES.
+
+def _shows_smiles(source: Path) -> bool:
+    """Whether a source says which molecules its graphs are."""
+    first = (0, None) if is_table(source) else next(iter(stream(source)), (0, None))
+    return is_table(source) or (isinstance(first[1], Data) and "smiles" in first[1])
+
+
+def _all_columns(
+    source: Path, graphs: Mapping[int, Data], answers: Columns, keep: Sequence[str], smiles: bool
+) -> dict[str, list[Any]]:
+    """`Service.table` of graphs by row with file, row, SMILES and kept columns before it.
+
+    A kept column whose name is taken gets ``input_`` in front of it.
     """
-
-    smiles: str = "smiles"
-    keep: tuple[str, ...] = ()
-    shows_smiles: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        sources: Sequence[Path],
-        smiles: str = "smiles",
-        keep: Sequence[str] = (),
-        ids: Sequence[str] = (),
-    ) -> InputTable:
-        """What is known of some sources, whose answers have the same columns, before they are read.
-
-        ``ids``, columns that name a row, are kept where all sources have them.
-        """
-        check_columns(sources, keep)
-        headers = [read_table(source).names for source in sources if is_table(source)]
-        own = [
-            n for n in ids if len(headers) == len(sources) and all(h.count(n) == 1 for h in headers)
-        ]
-        wanted = [n for n in dict.fromkeys([*own, *keep]) if n.lower() != smiles.lower()]
-        stored = (source for source in sources if source.suffix == ".safetensors")
-        firsts = (next(iter(stream(source)), (0, None))[1] for source in stored)
-        shown = bool(headers) or any(isinstance(g, Data) and "smiles" in g for g in firsts)
-        return cls(smiles, tuple(wanted), shown)
-
-    def columns(
-        self, source: Path, graphs: Mapping[int, Data], answers: Columns
-    ) -> dict[str, list[Any]]:
-        """`Service.table` of graphs by row with file, row, SMILES and kept columns before it.
-
-        A kept column whose name is taken gets ``input_`` in front of it.
-        """
-        rows = [list(graphs)[number] for number in answers["graph"]]
-        found: dict[str, list[Any]] = {"file": [str(source)] * len(rows), "row": rows}
-        if "node" in answers:
-            found["node"] = answers["node"]
-        if self.shows_smiles:
-            found["smiles"] = [getattr(graphs[row], "smiles", None) for row in rows]
-        rest = {name: values for name, values in answers.items() if name not in ("graph", "node")}
-        for name in self.keep:
-            texts = read_table(source).column(name) if is_table(source) else {}
-            while name in found or name in rest:
-                name = f"input_{name}"
-            found[name] = [texts.get(row, "") for row in rows]
-        return {**found, **rest}
+    rows = [list(graphs)[number] for number in answers["graph"]]
+    found: dict[str, list[Any]] = {"file": [str(source)] * len(rows), "row": rows}
+    if "node" in answers:
+        found["node"] = answers["node"]
+    if smiles:
+        found["smiles"] = [getattr(graphs[row], "smiles", None) for row in rows]
+    rest = {name: values for name, values in answers.items() if name not in ("graph", "node")}
+    for name in keep:
+        texts = read_table(source).column(name)
+        while name in found or name in rest:
+            name = f"input_{name}"
+        found[name] = [texts.get(row, "") for row in rows]
+    return {**found, **rest}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import gduq
 from gduq.bundle import BundleInfo
@@ -40,16 +40,14 @@ Found = TypeVar("Found")
 class Rejected(BaseModel):
     """A graph that cannot be answered."""
 
-    row: int = Field(description="Its place in the request, from 0.")
+    row: int  # its place in the request, from 0
     reason: str
 
 
 class PredictResponse(BaseModel):
     """One entry per graph, or per node where the model answers for nodes."""
 
-    answers: list[dict[str, Any]] = Field(
-        description="The columns of `gduq predict`; row is the place in the request, from 0."
-    )
+    answers: list[dict[str, Any]]  # the columns of `gduq predict`
     rejected: list[Rejected]
 
 

@@ -206,7 +206,7 @@ def warn_of_doubts(model: Predictor, sets: Sequence[LabelledOutputs]) -> None:
     outputs, y, weights = sets[0][:3]
     warn_of_few(y.size(0), "calibrate=None leaves it out")
     assert model.target is not None
-    if model.is_anchored() and model.target.agree(model.calibrated(outputs, weights)):
+    if model.num_anchors and model.target.agree(model.calibrated(outputs, weights)):
         warn_user(
             "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the "
             "network does, calibrated and with novelty; use p.novelty as the alarm, or "

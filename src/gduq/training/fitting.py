@@ -293,7 +293,7 @@ class Fit:
             (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
-        if model.is_anchored():
+        if model.num_anchors:
             model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
         return history
 
@@ -358,7 +358,7 @@ class GraphLearner(Learner):
         seed_all(derived(settings.seed, _OUTSIDE))
         y = truths(train, "train")
         model.set_temperature(1.0, None)  # epochs are compared without one
-        self.probe = self._some_batches(model.min_anchor_rows)
+        self.probe = self._some_batches(max(1, model.num_anchors))
         model.init_anchors(self.probe)
         self.target = model.target = self._target(y, infer)
         model.check_target()

@@ -15,6 +15,7 @@ from gduq.errors import InputError
 from gduq.graphs import check_graph, on_device
 from gduq.models.predictor import CachedRows, DrawAnchors, Predictor
 from gduq.prediction import Target, TargetSample
+from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import evaluating
 from gduq.tracing.trunk import Trunk
 from gduq.training.batches import Batches, InferTarget, check_leak, labels
@@ -42,8 +43,7 @@ SeenRows = dict[tuple[Trunk, Batches], CachedRows]
 
 
 def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
-    device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
-    parts = []
+    device, parts = device_of_model(trunk), []
     with torch.no_grad(), evaluating(trunk):
         for graph in data.batches(256):
             check_leak(graph, name)
