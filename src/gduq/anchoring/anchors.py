@@ -143,7 +143,7 @@ class GaussianAnchors(Anchors):
 
     def fit(self, stream: Iterable[Tensor]) -> GaussianAnchors:
         """Fit to all rows of a stream in one pass, and keep the result from then on."""
-        mean, std = self._moments(stream)  # the old ones stay if this fails
+        mean, std = self._mean_and_std(stream)  # the old ones stay if this fails
         self.mean.copy_(mean)
         self.std.copy_(std)
         self.fixed.fill_(True)
@@ -151,9 +151,9 @@ class GaussianAnchors(Anchors):
 
     def statistics(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation ``[d]`` that anchors are drawn with beside these rows."""
-        return (self.mean, self.std) if self.fixed else self._moments([rows])
+        return (self.mean, self.std) if self.fixed else self._mean_and_std([rows])
 
-    def _moments(self, stream: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    def _mean_and_std(self, stream: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
         """Mean and deviation of rows, in double precision; 0.001 where a column is constant."""
         width, count = self.mean.numel(), 0
         mean = var = torch.zeros(width, dtype=torch.float64, device=self.mean.device)
@@ -179,7 +179,7 @@ class GaussianAnchors(Anchors):
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         """K draws from a Gaussian fitted to these rows; the one used in training stays."""
-        mean, std = self._moments(stream)
+        mean, std = self._mean_and_std(stream)
         return mean + normal((k, mean.numel()), torch.float64, mean.device, generator) * std
 
     def spec(self) -> dict[str, Any]:

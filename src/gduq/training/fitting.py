@@ -44,7 +44,7 @@ from gduq.training.finishing import (
     warn_of_doubts,
 )
 from gduq.training.heads import SeenRows, TrunkRows, fit_on_rows, run_trunk
-from gduq.training.history import History, epoch_bar
+from gduq.training.history import History, epoch_progress
 from gduq.training.loop import FitSettings, Learner, train
 
 __all__ = ["Fit", "GraphLearner", "fit"]
@@ -251,7 +251,7 @@ class Fit:
     ) -> tuple[History, list[LabelledOutputs]]:
         """A model that reads the rows of a frozen trunk, which runs once."""
         settings = self.settings
-        with epoch_bar(settings.epochs, self.progress, title) as show:
+        with epoch_progress(settings.epochs, self.progress, title) as show:
             goal, rows = self._rows(trunk, calibrate, self.infer)
             tempered = calibrate is not None
             history = fit_on_rows(model, goal, rows, settings, show, tempered)
@@ -289,7 +289,7 @@ class Fit:
             known |= learner.identity | {"calibrate": calibrate}
             checkpoint = Checkpoint(resume, known)
         before.stays = settings.epochs == 0
-        with epoch_bar(settings.epochs, self.progress, title) as show:
+        with epoch_progress(settings.epochs, self.progress, title) as show:
             (history,) = train(learner, settings, show, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))

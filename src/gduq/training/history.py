@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Epoch", "History", "epoch_bar"]
+__all__ = ["Epoch", "History", "epoch_progress"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class History:
 
 
 @contextmanager
-def epoch_bar(epochs: int | None, show: bool, title: str) -> Iterator[Callable[[Epoch], None]]:
+def epoch_progress(epochs: int | None, show: bool, title: str) -> Iterator[Callable[[Epoch], None]]:
     """A bar on standard error, moved on by the function it yields; nothing off a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
