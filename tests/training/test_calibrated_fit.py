@@ -368,10 +368,15 @@ def _temperature_of_lists(calibration: Any) -> Tensor:
 @pytest.mark.parametrize("run", [fit, functools.partial(gduq.choose, **QUIET)])
 def test_no_batch_is_larger_than_the_loaders(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs may be so large that few of them fit in memory."""
-    own, sizes, prefix = net(), set[int](), GNN.prefix
-    monkeypatch.setattr(GNN, "prefix", lambda *a: sizes.add(int(a[1].num_graphs)) or prefix(*a))
+    own, sizes, forward = net(), set[int](), GNN.forward
+
+    def counted(self: GNN, graph: Batch) -> Tensor:
+        sizes.add(int(graph.num_graphs))
+        return forward(self, graph)
+
+    monkeypatch.setattr(GNN, "forward", counted)
     run(own, DataLoader(noisy(40, 1), 5), DataLoader(noisy(40, 2), 4))
-    assert sizes == {4, 5}
+    assert {4, 5} <= sizes <= set(range(6))
 
 
 # -- never silently wrong ------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     other required parameter is an attribute of the graph of that name.
 
     Example:
+        >>> from torch_geometric.data import Data
         >>> from torch_geometric.nn import GCN
         >>> graph = Data(x=torch.ones(2, 4), edge_index=torch.tensor([[0], [1]]))
         >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
