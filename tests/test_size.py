@@ -34,8 +34,8 @@ CAPS = {
     "serve": 1221,  # aim 1050
     "sklearn": 234,  # aim 250
     "shifts": 865,  # aim 700
-    "tests": 25385,  # aim 22000
-    "tracing": 1212,  # aim 850
+    "tests": 25389,  # aim 22000
+    "tracing": 1213,  # aim 850
     "training": 1977,  # aim 1500
 }
 
