@@ -29,8 +29,8 @@ test-all: export HYPOTHESIS_PROFILE ?= search
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
-demo: .venv/.installed  ## train a network on generated data, wrap it, and let its data shift
-	$(BIN)/gduq demo --force
+demo: .venv/.installed  ## train a model on generated data, and judge it where the data shift
+	$(BIN)/gduq train cbas/color/concept
 
 test: lint  ## lint, types, then all tests but the slow ones
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(PYTEST)

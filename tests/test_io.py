@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,29 +13,15 @@ import pytest
 from gduq._io import atomic_path, locked, to_json, write_json, write_text
 
 
-def test_the_old_file_stays_when_the_block_fails(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def stop_halfway():
-        with atomic_path(path) as temporary:
-            temporary.write_text("half")
-            raise ValueError("stop")
-
-    with pytest.raises(ValueError, match="stop"):
-        stop_halfway()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_json_is_whole_or_not_there(tmp_path):
+def test_the_old_file_stays_when_a_write_fails(tmp_path):
     path = tmp_path / "a.json"
-    write_json(path, {"x": float("nan"), "y": (1, 2)})
-    assert json.loads(path.read_text()) == {"x": None, "y": [1, 2]}
+    write_json(path, {"y": (1, 2)})
     with pytest.raises(TypeError):
         write_json(path, {"x": object()})
-    assert json.loads(path.read_text())["y"] == [1, 2]
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    with suppress(ZeroDivisionError), atomic_path(path) as temporary:
+        temporary.write_text(f"half {1 / 0}")
+    assert json.loads(path.read_text()) == {"y": [1, 2]}
+    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_json_of_numbers_that_json_has_not():
@@ -55,7 +42,7 @@ def test_a_lock_keeps_others_waiting(tmp_path):
         )
         assert process.stdout.readline() == "ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
+            process.wait(timeout=0.3)
     assert process.communicate(timeout=60)[0] == "in\n"
 
 

@@ -1,7 +1,7 @@
 """How large the house may be: a cap of lines per package, which may only fall.
 
-A cap is what a package has come down to so far, beside the aim of the third edition. Whoever makes
-a package smaller lowers its cap.
+A cap is that of the third edition or, where a package is still above it, what it has come down to:
+whoever makes it smaller lowers its cap.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gduq"
 
 CAPS = {
-    "": 530,  # aim 500
-    "anchoring": 1713,  # aim 1200
-    "bundle": 885,  # aim 800
-    "calibration": 1094,  # aim 1100
-    "cli": 1150,  # aim 1050
-    "conformal": 650,  # aim 650
-    "data": 2176,  # aim 1700
-    "evaluation": 674,  # aim 650
-    "graphs": 1441,  # aim 1200
-    "metrics": 1299,  # aim 1300
-    "models": 1446,  # aim 1200
-    "nn": 984,  # aim 900
-    "ood": 884,  # aim 1000
-    "prediction": 2175,  # aim 1900
-    "report": 1702,  # aim 1500
-    "reproduction": 3648,  # aim 3500
-    "runs": 1088,  # aim 900
-    "serve": 1221,  # aim 1050
-    "sklearn": 234,  # aim 250
-    "shifts": 865,  # aim 700
-    "tests": 25389,  # aim 22000
-    "tracing": 1213,  # aim 850
-    "training": 1977,  # aim 1500
+    "": 500,
+    "anchoring": 1276,  # to come down to 1200
+    "bundle": 800,
+    "calibration": 1100,
+    "cli": 1050,
+    "conformal": 650,
+    "data": 1788,  # to come down to 1700
+    "evaluation": 650,
+    "graphs": 1200,
+    "metrics": 1300,
+    "models": 1200,
+    "nn": 900,
+    "ood": 1000,
+    "prediction": 1903,  # to come down to 1900
+    "report": 1500,
+    "reproduction": 3500,
+    "runs": 900,
+    "serve": 1220,  # to come down to 1050
+    "shifts": 700,
+    "sklearn": 250,
+    "tests": 22000,
+    "tracing": 850,
+    "training": 1554,  # to come down to 1500
 }
 
 

@@ -22,10 +22,10 @@ class Counts(Target):
     def check(self, y, name):
         if bool(((y < 0) | (y != y.round())).any()):
             raise gduq.InputError(f"whole numbers from 0 up in {name}", "others")
-        return y.reshape(-1).float()
+        return y.reshape(-1, 1).float()
 
-    def losses(self, outputs, y):  # [..., m, 1] and [m] -> [..., m]
-        return outputs[..., 0].exp() - y * outputs[..., 0] + torch.lgamma(y + 1)
+    def losses(self, outputs, y):  # [..., m, 1] and [m, 1] -> [..., m, 1]
+        return outputs.exp() - y * outputs + torch.lgamma(y + 1)
 
     def masked_losses(self, outputs):
         return self.losses(outputs, outputs.new_tensor(self.mean))

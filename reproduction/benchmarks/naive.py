@@ -62,12 +62,9 @@ def _conv(layer: PropagationLayer, reader: nn.Module) -> tuple[nn.Module, nn.Mod
         conv.load_state_dict({"lin.weight": reader.weight.detach(), "bias": reader.bias.detach()})
         return conv, _norm(layer.inner_norm)
     assert isinstance(layer, GINLayer)
+    conv = GINConv(nn.Identity())  # which draws the weights of its parts anew
     parts = [_linear(reader), _norm(layer.inner_norm), nn.ReLU(), _linear(layer.outer)]
-    states = [part.state_dict() for part in parts]
-    states = [{k: v.clone() for k, v in state.items()} for state in states]
-    conv = GINConv(nn.Sequential(*parts))  # which draws the weights of its parts anew
-    for part, state in zip(parts, states, strict=True):
-        part.load_state_dict(state)
+    conv.nn = nn.Sequential(*parts)
     return conv, _norm(layer.norm)
 
 

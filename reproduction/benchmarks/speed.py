@@ -1,4 +1,5 @@
-"""`make bench`: speed, every figure a ratio of medians measured side by side in this run.
+"""`make bench`: speed, every figure a ratio of medians measured side by side in this run: tasks
+take turns, so that a busy moment hits all of them.
 
 ``python reproduction/benchmarks/speed.py [part of a row's group ...]`` measures some groups only.
 """
@@ -7,22 +8,45 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCN
 
 import gduq
+from gduq.data import View
 from naive import NaiveGNN
-from timing import REPEATS, Row, Task, medians, seconds
 
 HIDDEN = 300
+REPEATS = 5
+Row = tuple[str, float, str]  # what, ratio, note
+Task = Callable[[], object]
+
+
+def seconds(task: Task) -> float:
+    """Of one run."""
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
+
+
+def medians(**tasks: Task) -> dict[str, float]:
+    """Median seconds of each task."""
+    for task in tasks.values():
+        task()  # warm up: caches, allocator, threads
+    turns = [{name: seconds(task) for name, task in tasks.items()} for _ in range(REPEATS)]
+    return {name: statistics.median(turn[name] for turn in turns) for name in tasks}
 
 
 # -- data --------------------------------------------------------------------------------------
@@ -124,7 +148,7 @@ def anchors_in_graphs() -> Iterator[Row]:
 def _epoch(model: nn.Module, graphs: list[Data], batch_size: int) -> float:
     """Median seconds of an epoch of `gduq.fit`."""
     history = gduq.fit(model, graphs, epochs=REPEATS, batch_size=batch_size, progress=False)
-    return statistics.median(epoch.seconds for epoch in history.records)
+    return statistics.median(epoch["seconds"] for epoch in history.records)
 
 
 def epochs_against_pyg() -> Iterator[Row]:
@@ -160,7 +184,36 @@ def heads() -> Iterator[Row]:
     yield "prediction, anchored head / plain network", found["head"] / found["plain"], ""
 
 
-GROUPS = (anchors_at_the_input, anchors_in_graphs, epochs_against_pyg, heads)
+def memory() -> Iterator[Row]:
+    """Of `gduq.fit` and `gduq.predict` on dense features, each in a process of its own."""
+    peaks = []
+    for anchored in (False, True):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            peaks.append(pool.submit(_peak, anchored).result())
+    yield "peak, anchored head / plain network", peaks[1] / peaks[0], f"{peaks[0]:.0f} MiB plain"
+
+
+def _peak(anchored: bool) -> float:
+    """MiB of three epochs and a prediction."""
+    graph = wide_graph()
+    graph.x, net, rows = graph.x.to_dense(), GCN(6805, 16, 2, out_channels=15), torch.arange(400)
+    if anchored:
+        model, (train, val) = (
+            gduq.anchor(net),
+            (View(graph, part) for part in rows.split([100, 300])),
+        )
+        gduq.fit(model, train, val, epochs=3, progress=False)
+        gduq.predict(model, graph)
+    else:
+        step = _step(net, lambda: net(graph.x, graph.edge_index), graph)
+        for _ in range(3):
+            step()
+        with torch.no_grad():
+            net.eval()(graph.x, graph.edge_index)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+GROUPS = (anchors_at_the_input, anchors_in_graphs, epochs_against_pyg, heads, memory)
 
 
 def main(*chosen: str) -> None:

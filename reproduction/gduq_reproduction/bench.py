@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -28,12 +29,6 @@ _LEGEND = (
     "15 bins and is of the averaged probabilities, ece100 has 100 and is of the averaged logits."
 )
 _KEYS = ["cell", "calibration", "split", "measure", "weights"]
-# what the paper's files call methods, calibrations, splits and measures
-_METHODS = {"plain": "vanilla", "NFA": "nfa", "ensemble of 3": "ensemble",
-            "anchored ensemble": "ensemble-readout", "readout gaussian": "readout-random",
-            "L1 gaussian": "random1", "L2 gaussian": "random2"}  # fmt: skip
-_SPLITS = {"detection": "ood_test", "estimation": "ood_test", "train": None, "": None}
-_MEASURES = {"ece100": "ece", "auroc_val": "auroc", "ece": None, "auroc": None}  # two are only ours
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +51,17 @@ class BenchResult:
         """Texts by measure and split: a line per cell and calibration, three columns a method."""
         table, found = TABLES[self.name], {}
         rows = _texts(self.figures, table)
-        for (measure, split), own in rows.groupby(["measure", "split"], sort=False):
+        for measure, split in product(table.measures, table.splits):
+            own = rows[(rows["measure"] == measure) & (rows["split"] == split)]
             index, columns = ["cell", "calibration"], ["method", "weights"]
             wide = own.set_index([*index, *columns])["text"].unstack(columns).fillna("")
             lines, heads = (
                 pd.MultiIndex.from_frame(own[part].drop_duplicates()) for part in (index, columns)
             )
             wide = wide.reindex(index=lines, columns=heads)
-            found[f"{measure}, {split}" if split else measure] = wide.loc[:, (wide != "").any()]
-        order = [f"{m}, {s}" if s else m for m in table.measures for s in table.splits]
-        return {title: found[title] for title in order if title in found}
+            if len(own):
+                found[f"{measure}, {split}".removesuffix(", ")] = wide.loc[:, (wide != "").any()]
+        return found
 
     def to_markdown(self) -> str:
         """The page of the table."""
@@ -172,8 +168,8 @@ def _texts(figures: pd.DataFrame, table: Table) -> pd.DataFrame:
     texts = [_text(*row) for row in found[["mean", "std", "measure"]].itertuples(index=False)]
     ours = found.assign(text=texts + pd.Series(mark, found.index, dtype=object))
     printed = found[found["weights"] != "picked"].assign(weights="paper")
-    shown = [_printed(key, table) for key in printed.to_dict("records")]
-    printed = printed.assign(text=shown).dropna(subset="text")
+    shown = [lookup(table.printed, **key) for key in printed.to_dict("records")]
+    printed = printed.assign(text=[f and str(f) for f in shown]).dropna(subset="text")
     return pd.concat([ours, printed])[[*_KEYS, "method", "text"]].sort_index(kind="stable")
 
 
@@ -182,24 +178,3 @@ def _text(mean: float, std: float, measure: str) -> str:
         return f"{mean:.0f}"
     digits = "{:.3g}" if measure.endswith(("seconds", "ratio")) else "{:.3f}"
     return digits.format(mean) + (f" ± {digits.format(std)}" if std == std else "")
-
-
-def _printed(key: dict[str, Any], table: Table) -> str | None:
-    """What the paper has for a line: its own measures, of the last epoch."""
-    data, _, model = key["cell"].partition(" ")
-    dataset, _, shift = data.rpartition("/")
-    calibration = {"validation": "temperature", table.score: "none"}
-    named: dict[str, str | None] = {
-        "dataset": dataset, "shift": shift, "model": model,
-        "variant": _METHODS.get(key["method"], key["method"]),
-        "calibrator": calibration.get(key["calibration"], key["calibration"]),
-        "split": _SPLITS.get(key["split"], key["split"]),
-        "metric": _MEASURES.get(key["measure"], key["measure"]),
-    }  # fmt: skip
-    family = {"dataset": dataset.partition("/")[0]}
-    shuffled = {"variant": f"batch{key['method'][1:]}"}
-    tries: tuple[dict[str, str], ...] = ({}, family, shuffled)
-    found = next(filter(None, (lookup(table.printed, **(named | t)) for t in tries)), None)
-    if found is None or named["metric"] is None:
-        return None
-    return f"{found.mean:.10g}" + ("" if found.std is None else f" ± {found.std:g}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -127,24 +128,17 @@ SST2 = [
     for s, n in (("concept", 100), ("covariate", 200))
 ]
 GRAPHS = [*CMNIST, *MOTIF_BASIS, *SST2]
-_DIGITS = [
-    Cell(f"rotmnist/{shift}", conv, 100, num_layers=4, hidden=64, positional=positional, **_MORE)
-    for shift in ("rotation", "noise")
+ROTATION = [
+    Cell("rotmnist/rotation", conv, 100, num_layers=4, hidden=64, positional=positional, **_MORE)
     for conv, positional in (("gated_gcn", None), ("gated_gcn", "laplacian"), ("gps", "laplacian"))
 ]
-ROTATION, NOISE = _DIGITS[:3], _DIGITS[3:5]
-# SizeShiftReg's networks, whose set-up the paper follows
-_SIZES: dict[str, Any] = {
-    "head": "mlp",
-    "readout": "sum",
-    "dropout": 0.3,
-    "patience": 100,
-    "seeds": 2,
-}  # which take longest
+NOISE = [replace(cell, data="rotmnist/noise") for cell in ROTATION[:2]]
+# SizeShiftReg's networks, whose set-up the paper follows; they take longest
+_SIZES: dict[str, Any] = {"head": "mlp", "readout": "sum", "dropout": 0.3, "patience": 100}
 _NCI = (("gcn", 5e-3, 128, 64), ("gin", 5e-3, 128, 32), ("pna", 5e-3, 128, 32))
 _PROTEINS = (("gcn", 1e-3, 128, 32), ("gin", 1e-2, 128, 32), ("pna", 1e-3, 64, 64))
 SIZES = [
-    Cell(f"tu/{name}/size", conv, 1000, lr, batch_size=batch, hidden=hidden, **_SIZES)
+    Cell(f"tu/{name}/size", conv, 1000, lr, batch_size=batch, hidden=hidden, seeds=2, **_SIZES)
     for name, networks in (("PROTEINS", _PROTEINS), ("NCI1", _NCI), ("NCI109", _NCI))
     for conv, lr, batch, hidden in networks
 ]  # fmt: skip
@@ -202,13 +196,11 @@ def _bonds(name: str, shift: str, epochs: int = 30, **changes: Any) -> Cell:
     return Cell(f"molecules/{name}/{shift}", "bonds", epochs, 3e-3, **options)
 
 
-_OUR_CBAS = [  # four features: more dropout than this leaves too little of them
-    Cell(f"cbas/color/{s}", "gcn", 1000, 3e-3, dropout=0.2, **_OURS) for s in _SHIFTS
-]
+# four features: more dropout than this leaves too little of them
+_OUR_CBAS = [Cell(f"cbas/color/{s}", "gcn", 1000, 3e-3, dropout=0.2, **_OURS) for s in _SHIFTS]
 _OUR_MOTIF = [
-    Cell(f"motif/{d}/{s}", "gin", 30, limit=2000, **_OURS)
-    for d in ("basis", "size")
-    for s in _SHIFTS
+    Cell(f"motif/{domain}/{s}", "gin", 30, limit=2000, **_OURS)
+    for domain, s in product(("basis", "size"), _SHIFTS)
 ]
 _COMPARED = [
     *_citation("cora-ml", 200),

@@ -56,11 +56,9 @@ def bench(
         for key, table in TABLES.items():
             typer.echo(f"{key:18}{table.title}")
         return
-    where: dict[str, Any] = {"engine": engine, "workers": workers}
+    options: Any = {"scale": scale, "engine": engine, "workers": workers, "chemprop": chemprop}
     try:
-        result = made.bench(
-            name, scale, root, seeds, chemprop=chemprop, **where,  # type: ignore[arg-type]
-        )  # fmt: skip
+        result = made.bench(name, root=root, seeds=seeds, **options)
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on with the runs that are missing.", err=True)
         raise typer.Exit(130) from None

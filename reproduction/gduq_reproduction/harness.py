@@ -1,9 +1,9 @@
 """The harness of all tables: cells × seeds × methods, in parallel, into one table on disk.
 
-What a job (a method on a cell and seed) found is one small file, written in one go: a call that is
-killed loses the jobs in work only, and the next one goes on with what is missing. At its end a call
-joins the files into ``<store>-<scale>.csv``: a line per cell, seed, method, calibration and split,
-a column per measure. `long` has one line per figure.
+What a job (a method on a cell and seed) found goes into ``<store>-<scale>.csv`` in one go: a call
+that is killed loses the jobs in work only, and the next one goes on with what is missing. The file
+has a line per cell, seed, method, calibration and split, a column per measure; `long` has one line
+per figure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import joblib  # type: ignore[import-untyped]
 import pandas as pd
 
 from gduq._io import atomic_path, locked
@@ -71,44 +70,27 @@ class Job:
 
 @dataclass(frozen=True)
 class Store:
-    """All figures of a table, in a CSV file and one file per job that is not in it yet."""
+    """All figures of a table, in one CSV file."""
 
     path: Path
 
-    @property
-    def folder(self) -> Path:
-        return self.path.with_suffix("")
-
     def read(self) -> pd.DataFrame:
-        """All figures; newer ones take the place of older ones."""
-        files = [self.path, *sorted(self.folder.glob("*.csv"), key=lambda f: f.stat().st_mtime_ns)]
-        first = pd.DataFrame(columns=[*JOB, *FIGURE[2:]])
-        parts = [pd.read_csv(file, dtype={"settings": str}) for file in files if file.is_file()]
-        table = pd.concat([first, *parts], ignore_index=True) if parts else first
-        return table[~table.duplicated(FIGURE, keep="last")]
+        if not self.path.is_file():
+            return pd.DataFrame(columns=[*JOB, *FIGURE[2:]])
+        return pd.read_csv(self.path, dtype={"settings": str})
 
     def done(self) -> set[tuple[Any, ...]]:
         """Keys of the jobs whose figures are there."""
         return set(self.read()[JOB].drop_duplicates().itertuples(index=False, name=None))
 
     def add(self, job: Job) -> None:
-        """Do a job and keep its figures, all of them or nothing."""
+        """Do a job and keep its figures, all of them or nothing, in place of older ones."""
         found = job.run()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_path(self.folder / f"{joblib.hash(job.key)}.csv") as path:
-            found.to_csv(path, index=False, float_format="%.5g")
-
-    def merge(self) -> pd.DataFrame:
-        """Join all files into one, and read it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(self.path):
-            files, table = list(self.folder.glob("*.csv")), self.read()
-            if files:
-                with atomic_path(self.path) as path:
-                    table.to_csv(path, index=False, float_format="%.5g")
-            for file in files:  # a kill before leaves figures twice, of which one is read
-                file.unlink(missing_ok=True)
-        return table
+        with locked(self.path), atomic_path(self.path) as path:
+            table = pd.concat([self.read(), found], ignore_index=True)
+            table = table[~table.duplicated(FIGURE, keep="last")]
+            table.to_csv(path, index=False, float_format="%.7g")
 
 
 def long(table: pd.DataFrame) -> pd.DataFrame:
@@ -132,6 +114,6 @@ def run_jobs(
     todo = [job for job in jobs if job.key not in done]
     outcomes = parallel_map(store.add, todo, name=lambda job: job.title, **where)
     failures = {each.item.title: each.error for each in outcomes if each.error is not None}
-    table = store.merge()
+    table = store.read()
     wanted = pd.MultiIndex.from_tuples([job.key for job in jobs], names=JOB)
     return table[table.set_index(JOB).index.isin(wanted)], failures

@@ -134,7 +134,7 @@ class Work:
 
     def finish(self, model: nn.Module) -> nn.Module:
         """Only what a model on the trained network needs, in its own time."""
-        options: dict[str, Any] = {"epochs": None, "lr": None, "batch_size": None}
+        options: dict[str, Any] = {"epochs": None, "lr": None, "batch_size": 32}
         self.train(model, milestones=(), patience=None, **options)
         return model
 
@@ -199,14 +199,11 @@ def _paper(work: Work, number: int = 0, **recipe: Any) -> nn.Module:
     return model
 
 
+_HIDDEN: dict[str, int | str] = {"L1": 1, "L2": 2, "readout": "readout"}
 SCRATCH: dict[str, Callable[[Work], nn.Module]] = {
     "NFA": partial(_paper, at="input"),
-    "L1": partial(_paper, at=1),
-    "L2": partial(_paper, at=2),
-    "readout": partial(_paper, at="readout"),
-    "L1 gaussian": partial(_paper, at=1, anchors="gaussian"),
-    "L2 gaussian": partial(_paper, at=2, anchors="gaussian"),
-    "readout gaussian": partial(_paper, at="readout", anchors="gaussian"),
+    **{name: partial(_paper, at=at) for name, at in _HIDDEN.items()},
+    **{f"{n} gaussian": partial(_paper, at=at, anchors="gaussian") for n, at in _HIDDEN.items()},
     "anchored ensemble": lambda w: _ready(
         w, gduq.Ensemble([_paper(w, number, at="readout") for number in range(MEMBERS)])
     ),

@@ -19,23 +19,13 @@ import gduq
 from gduq.calibration import TemperatureScaling
 from gduq_reproduction.methods import Work
 
-__all__ = ["count", "gaussian_rows", "parameter_rows", "runtime_rows"]
+__all__ = ["gaussian_rows", "parameter_rows", "runtime_rows"]
 
 Row = dict[str, Any]
 # Width of the features and number of outputs; SST2 has one logit.
 _WIDTHS = {"cmnist": (3, 10), "motif-lpe": (4, 3), "sst2": (768, 1), "cora": (8710, 70),
            "webkb": (1703, 5), "cbas": (4, 4)}  # fmt: skip
 _EPOCHS = {"graph": 4, "node": 21}  # the first is a warm-up
-
-
-def count(model: nn.Module) -> int:
-    """Parameters that are trained.
-
-    Example:
-        >>> count(nn.Linear(3, 2))
-        8
-    """
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def parameter_rows(work: Work, job: str) -> Iterator[Row]:
@@ -54,7 +44,8 @@ def parameter_rows(work: Work, job: str) -> Iterator[Row]:
     if cell.task == "graph":
         models["readout"] = _anchored(net, "readout")
     for method, model in models.items():
-        yield {"method": method, "calibration": "none", "split": "", "parameters": count(model)}
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        yield {"method": method, "calibration": "none", "split": "", "parameters": trained}
 
 
 def _anchored(net: gduq.nn.GNN, at: int | str) -> nn.Module:
@@ -86,7 +77,7 @@ def runtime_rows(work: Work, job: str) -> Iterator[Row]:
     def measured(model: nn.Module) -> tuple[float, float]:
         options = {**work.cell.schedule, "epochs": _EPOCHS[work.cell.task]}
         history = gduq.fit(model, work.splits.train, val, **options, calibrate=None, progress=False)
-        epoch = statistics.median(record.seconds for record in history.records[1:])
+        epoch = statistics.median(record["seconds"] for record in history.records[1:])
         return epoch, _fastest(lambda: gduq.predict(model, test, novelty=False))
 
     measured(plain)  # the machine is warm now

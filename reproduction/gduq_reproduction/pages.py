@@ -11,7 +11,7 @@ the README and ``docs/replication.md``, with a picture. Words stand in ``results
 from __future__ import annotations
 
 import io
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,20 @@ from gduq_reproduction.summary import (
     SHOWN,
     groups,
     packed,
-    summary,
-)  # fmt: skip
+    summary,  # fmt: skip
+)
 
 __all__ = ["headline", "pages", "tables"]
 
 BEGIN, END = "<!-- results:begin -->\n", "<!-- results:end -->"
 NAMES = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "ece_debiased": "ECE, debiased",
          "aurc": "AURC", "accuracy": "accuracy", "errors": "AUROC of disagreement for errors",
+         "msp_errors": "AUROC of confidence for errors",
          "msp": "AUROC of ID against OOD rows"}  # fmt: skip
 README_ROWS = ("plain|none", "T = 2|none", "plain|validation", "plain|copies",
                "ensemble of 3|copies", "anchored head|copies", "choose 1.2|copies",
                "choose 2.5|copies")  # fmt: skip
+OOD = [("ood_test", "OOD", name) for name in SHOWN]
 Found = dict[str, Any]  # the summary
 
 
@@ -58,7 +60,7 @@ def pages(found: Found) -> dict[str, str]:
     return {
         "results/summary.json": packed(found),
         "RESULTS.md": _results(found, NOTES["page"]),
-        "README.md": start + BEGIN + _readme(found) + END + rest.split(END)[1],
+        "README.md": start + BEGIN + _readme(found, NOTES["readme"]) + END + rest.split(END)[1],
         "docs/replication.md": _replication(found, NOTES["replication"]),
     }
 
@@ -72,9 +74,8 @@ def _results(found: Found, text: str) -> str:
         **about,
         "graphs": about["cells"] - about["nodes"],
         "seeds": _range([of["methods"] for of in found["seeds"].values()]),
-        "table": _means(found),
+        "table": _means(found, MAIN, [*OOD, ("id_test", "ID", "nll")]),
         "comparisons": _comparisons(found),
-        "kinds": _kinds(found),
         "accuracies": ", ".join(
             f"{cell.partition(' ')[0]} {ours:.2f} ({printed:.2f})"
             for cell, (ours, printed) in found["accuracies"].items()
@@ -95,10 +96,9 @@ def _cost(found: Found, key: str) -> float:
     return float(found["costs"].get(method, 1.0))
 
 
-def _means(found: Found) -> str:
-    """The main methods; the best of each column in bold."""
-    shown = [("ood_test", "OOD", name) for name in SHOWN] + [("id_test", "ID", "nll")]
-    kept = [key for key in MAIN if key in found["means"]["ood_test"]]
+def _means(found: Found, keys: Iterable[str], shown: list[tuple[str, str, str]]) -> str:
+    """Methods, and measures of splits; the best of each column in bold."""
+    kept = [key for key in keys if key in found["means"]["ood_test"]]
     rows = [[MAIN[key], f"{_cost(found, key):.2f}×"] for key in kept]
     for split, _, name in shown:
         values = [found["means"][split][key][name] for key in kept]
@@ -110,57 +110,41 @@ def _means(found: Found) -> str:
 
 
 def _comparisons(found: Found) -> str:
-    """Who is better in how many cells, and both means."""
-    kinds = {"shifted": "covariate and size cells", "read": "cells that shift size or degree",
+    """Who is better in how many cells, and both means; of nodes and graphs apart, too."""
+    cells = {"shifted": "covariate and size cells", "read": "cells that shift size or degree",
              "nodes": "cells of nodes"}  # fmt: skip
     rows = []
     for name, count in found["comparisons"].items():
         claim = OURS[name]
         better = "higher" if claim.measure in HIGHER else "lower"
         what = f"{better} {NAMES[claim.measure]} than {_side(claim.theirs)}"
-        won = f"{count['won']} of {count['of']} {kinds.get(claim.group, 'cells')}"
         worst = "" if count["worst"] is None else f", at worst {100 * count['worst']:+.1f} points"
-        means = f"{count['ours']:.3f} : {count['theirs']:.3f}{worst}"
-        rows.append([_side(claim.ours), what, won, means])
-    return markdown(["", "has a …", "in", "means"], rows)
+        row = [_side(claim.ours), what, f"{_won(count)} {cells.get(claim.group, 'cells')}"]
+        apart = (found["kinds"][kind].get(name) for kind in ("nodes", "graphs"))
+        of_kinds = (f"{_won(own)}, {_means_of(own)}" if own else "" for own in apart)
+        rows.append([*row, f"{_means_of(count)}{worst}", *of_kinds])
+    return markdown(["", "has a …", "in", "means", "nodes", "graphs"], rows)
+
+
+def _won(count: Found) -> str:
+    return f"{count['won']} of {count['of']}"
+
+
+def _means_of(count: Found) -> str:
+    return f"{count['ours']:.3f} : {count['theirs']:.3f}"
 
 
 def _side(keys: str) -> str:
     if " or " in keys:
         return "the best of `choose(1.2)`'s energy, confidence and disagreement"
     names = {"novelty": "`p.novelty`", "gebm": "GEBM", "gnnsafe": "GNNSafe"}
-    return names.get(keys.partition("|")[0]) or MAIN[keys]
+    return names.get(keys.partition("|")[0]) or MAIN.get(keys) or MAIN[f"{keys[:-4]}copies"]
 
 
-def _kinds(found: Found) -> str:
-    """Nodes and graphs apart."""
-    rows = [
-        [kind, f"choose({budget})", *won]
-        for kind, by_budget in found["kinds"].items()
-        for budget, won in by_budget.items()
-    ]
-    rivals = ("temperature scaling", "shifted copies", "ensemble of three")
-    lower = (f"{r}: {m}" for r in rivals for m in ("NLL", "Brier"))
-    finds = ("disagreement (ensemble's)", "confidence (plain network's, ensemble's)")
-    head = ["cells", "lower than …", *lower, *(f"AUROC for errors: {score}" for score in finds)]
-    return markdown(head, rows)
-
-
-def _readme(found: Found) -> str:
+def _readme(found: Found, text: str) -> str:
     """A few rows and columns, and where to see all of it."""
-    means = found["means"]["ood_test"]
-    rows = [
-        [MAIN[key], f"{_cost(found, key):.1f}×",
-         *(f"{means[key][name]:.3f}" for name in ("nll", "brier", "accuracy"))]
-        for key in README_ROWS
-    ]  # fmt: skip
-    return (
-        markdown(["under shift, means", "training", "NLL", "Brier score", "accuracy"], rows)
-        + f"\nMeans over {found['about']['cells']} cells (a dataset, a shift and a network). Lower "
-        "is better, except for accuracy. All methods share the trained networks. All but the first "
-        "three rows are calibrated on validation rows and shifted copies of them. "
-        "What holds, what does not, and how to make it again: [RESULTS.md](RESULTS.md).\n"
-    )
+    shown = [column for column in OOD if column[2] in ("nll", "brier", "accuracy")]
+    return text.format(table=_means(found, README_ROWS, shown), **found["about"]).lstrip()
 
 
 # -- docs/replication.md ---------------------------------------------------------------------------
@@ -216,7 +200,7 @@ def _count(count: Found | None) -> str:
         return "not measured"
     means = f"{count['theirs']:.3f} → {count['ours']:.3f}"
     worst = "" if count["worst"] is None else f"; at worst {100 * count['worst']:+.1f} points"
-    return f"{count['won']} of {count['of']} cells ({means}{worst})"
+    return f"{_won(count)} cells ({means}{worst})"
 
 
 # -- the picture ---------------------------------------------------------------------------------
@@ -255,10 +239,7 @@ def _drawn(cells: Found) -> Figure:
 
 def main() -> None:
     """Make all pages from ``results/``."""
-    small, paper = tables()
-    if not len(small):
-        sys.exit("No figures in results/: gduq bench comparison --scale small --root results")
-    found = summary(small, paper)
+    found = summary(*tables())
     for name, text in {**pages(found), "results/headline.svg": headline(found)}.items():
         (ROOT / name).write_text(text, encoding="utf-8")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.utils import scatter
 
 from gduq import ClassPrediction, metrics
+from gduq.ood.distances import nearest
 
 __all__ = ["GEBM", "DensityAware", "diffused", "gnnsafe"]
 
@@ -131,10 +132,7 @@ class DensityAware:
 
     def _distance(self, p: ClassPrediction) -> Tensor:
         assert p.features is not None
-        rows = ((p.features - self.centre) / self.spread).split(2048)
-        nearest = min(10, len(self.train))
-        parts = [torch.cdist(part, self.train).topk(nearest, largest=False)[0] for part in rows]
-        return torch.cat(parts).mean(dim=1)
+        return nearest((p.features - self.centre) / self.spread, self.train, 10).mean(dim=1)
 
 
 def _tempered(p: ClassPrediction, weights: np.ndarray, distance: Tensor) -> ClassPrediction:

@@ -100,7 +100,7 @@ def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
         "seeds": seeds.to_dict("index"),
         "accuracies": _accuracies(plain["accuracy"]),
         "comparisons": claimed(own, OURS),
-        "kinds": {kind: _kind(own, kind) for kind in ("nodes", "graphs")},
+        "kinds": {kind: claimed(own, _only(kind)) for kind in ("nodes", "graphs")},
         "costs": costs.round(2).to_dict(),
         "means": {
             "ood_test": _rows(means[SHOWN].dropna(how="all")),
@@ -113,6 +113,11 @@ def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
         **_published(published),
         "published_claims": claimed(by_cell(with_paper(published)), CLAIMS),
     }
+
+
+def _only(kind: str) -> dict[str, Claim]:
+    """Our claims about all cells, for nodes or graphs alone."""
+    return {name: c._replace(group=kind) for name, c in OURS.items() if c.group == "all"}
 
 
 def _rows(means: pd.DataFrame) -> dict[str, Any]:
@@ -145,27 +150,6 @@ def claimed(means: pd.DataFrame, claims: dict[str, Claim]) -> dict[str, Any]:
     return counts
 
 
-def _kind(means: pd.DataFrame, kind: str) -> dict[str, list[str]]:
-    """Of nodes or graphs: in how many cells a choice has the lower NLL and Brier score; and how
-    well disagreement (an ensemble's beside it) and confidence (the plain network's and an
-    ensemble's beside it) find errors, as AUROC."""
-    wide = means[[kind in groups(cell) for cell in means.index.get_level_values("cell")]].unstack()
-    found: dict[str, list[str]] = {}
-    for budget in ("1.2", "1.5", "2.5") if len(wide) else ():
-        ours, ensemble = f"choose {budget}|copies", "ensemble of 3|copies"
-        won = [
-            f"{(wide[m, ours] < wide[m, rival]).sum()} of {len(wide)}"
-            for rival in ("plain|validation", "plain|copies", ensemble)
-            for m in ("nll", "brier")
-        ]
-        apart = [wide["errors", key].mean() for key in (ours, ensemble)]
-        methods = (f"choose {budget}", *CONTROLS)
-        sure = [wide["msp_errors", f"{method}|none"].mean() for method in methods]
-        finds = ["{:.2f} ({:.2f})".format(*apart), "{:.2f} ({:.2f}, {:.2f})".format(*sure)]
-        found[budget] = [*won, *finds]
-    return found
-
-
 def _published(table: pd.DataFrame) -> dict[str, Any]:
     """Means by cell over the seeds that have all of the paper's networks."""
     method = table["method"].str.removesuffix(LAST)
@@ -183,11 +167,9 @@ def _published(table: pd.DataFrame) -> dict[str, Any]:
 def _accuracies(ours: pd.Series) -> dict[str, list[float]]:
     """Of the plain network on OOD test rows, ours and the paper's, where it prints one."""
     found = dict[str, list[float]]()
+    key = {"method": "plain", "calibration": "none", "split": "ood_test", "measure": "accuracy"}
     for cell, accuracy in ours.round(3).items():
-        dataset, _, shift = str(cell).partition(" ")[0].rpartition("/")
-        key = {"dataset": dataset, "shift": shift, "split": "ood_test", "variant": "vanilla"}
-        key |= {"calibrator": "none", "metric": "accuracy"}
-        printed = lookup(["good_shifts_node", "good_shifts_big"], **key)
+        printed = lookup(["good_shifts_node", "good_shifts_big"], str(cell), **key)
         found |= {} if printed is None else {str(cell): [float(accuracy), printed.mean]}
     return found
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gduq import (
@@ -46,25 +46,19 @@ __version__ = "0.1.0"
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package whose names are imported on first use, so that
-    the command line answers at once.
-
-    ``homes`` maps modules to the names that live there, with spaces between them; names of a
-    package's ``__all__`` without a home are modules themselves.
-    """
+    the command line answers at once. ``homes`` maps modules to the names that live there; names of
+    its ``__all__`` without a home are modules themselves."""
     home = {name: module for module, names in homes.items() for name in names.split()}
     namespace = vars(import_module(package))
 
-    def __getattr__(name: str) -> Any:
-        if name in home:
-            value = getattr(import_module(home[name]), name)
-        elif name in namespace["__all__"]:
-            value = import_module(f"{package}.{name}")
-        else:
+    def __getattr__(name: str) -> object:
+        if name not in namespace["__all__"]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        namespace[name] = value
-        return value
+        found = import_module(home.get(name, f"{package}.{name}"))
+        namespace[name] = getattr(found, name) if name in home else found
+        return namespace[name]
 
     return __getattr__, lambda: sorted(namespace["__all__"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -24,17 +25,14 @@ def check_int(name: str, value: Any, least: int | None = None, most: int | None 
         ...
         gduq.errors.InputError: expected limit as a whole number of at least 1, got '10'.
     """
+    with suppress(TypeError):
+        number = operator.index(value)
+        inside = (least is None or number >= least) and (most is None or number <= most)
+        if inside and not isinstance(value, bool):
+            return number
     low = "" if least is None else f" of at least {least}"
     high = "" if most is None else f"{' and' if low else ' of'} at most {most}"
-    error = InputError(f"{name} as a whole number{low}{high}", repr(value))
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise error from None
-    too_small = least is not None and number < least
-    if isinstance(value, bool) or too_small or (most is not None and number > most):
-        raise error
-    return number
+    raise InputError(f"{name} as a whole number{low}{high}", repr(value))
 
 
 def one_of(what: str, given: str, known: Iterable[str]) -> None:
@@ -57,12 +55,9 @@ def parse_dates(name: str, fields: Sequence[object]) -> list[float]:
         [1999.0, 2001.5]
     """
     texts = [str(field) for field in fields]
-    try:
+    with suppress(ValueError):
         return [float(text) for text in texts]
-    except ValueError:
-        pass
     try:
         return [datetime.fromisoformat(text).timestamp() for text in texts]
     except (ValueError, OverflowError, OSError) as error:
-        do = "Write dates with the year first."
-        raise InputError(f"dates such as 2024-05-31, or numbers, in {name!r}", error, do) from None
+        raise InputError(f"dates such as 2024-05-31, or numbers, in {name!r}", error) from None

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gduq.errors import InputError
 
@@ -23,17 +23,12 @@ __all__ = ["DamagedFile", "atomic_path", "locked", "read_metadata", "read_tensor
            "write_json", "write_tensors", "write_text"]  # fmt: skip
 
 _DAY = 86400.0
-_MOST_HEADER = 10**8  # bytes, the most that safetensors allows
-_PICKLES = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch.save's zip around one
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` that takes its place, on disk, if the block ends well.
-
-    A kill leaves at most the temporary file behind, never half of ``path``; a write of the same
-    path a day later deletes it.
-    """
+    """A temporary name beside ``path`` that takes its place, on disk, if the block ends well. A
+    kill leaves at most the temporary file, which a write of the path a day later deletes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     for other in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         ours = re.fullmatch(r"\d+-[0-9a-f]{8}", other.name.split(".")[-2])
@@ -59,11 +54,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Only one process at a time for ``path``; the system frees the lock of one that is killed.
-
-    The lock file lies in ``.locks`` beside the path, so that the path can be deleted. Where the
-    file system has no locks the block still runs: files appear by rename, so nothing breaks.
-    """
+    """Only one process at a time for ``path``, by a file in ``.locks`` beside it; the system frees
+    the lock of one that is killed. Where the file system has no locks the block still runs: files
+    appear by rename, so nothing breaks."""
     from filelock import FileLock
 
     locks = path.parent / ".locks"
@@ -77,31 +70,27 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     """Write `to_json` of the content atomically."""
     write_text(path, to_json(content) + "\n")
 
 
 def to_json(
-    content: Any,
+    content: object,
     indent: int | None = 1,
-    default: Callable[[Any], Any] | None = None,
-    infinite: Callable[[float], Any] = lambda value: None,
+    default: Callable[[object], object] | None = None,
+    infinite: Callable[[float], str | None] = lambda value: None,
 ) -> str:
-    """JSON that any program reads: NaN is null, and so are infinite numbers.
-
-    Args:
-        content: Dictionaries, lists, tuples, texts and numbers, NumPy's among them.
-        indent: Spaces per level; ``None`` writes one line.
-        default: What to make of anything else; without it, it raises ``TypeError``.
-        infinite: What to make of an infinite number.
+    """JSON that any program reads of dictionaries, lists, tuples, texts and numbers, NumPy's among
+    them: NaN is null, an infinite number what ``infinite`` makes of it, anything else what
+    ``default`` makes of it, or a ``TypeError``. Without ``indent`` it is one line.
 
     Example:
         >>> to_json({"x": (1, float("nan"), float("inf"))}, indent=None)
         '{"x": [1, null, null]}'
     """
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, dict):
             return {str(k): plain(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
@@ -152,10 +141,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         if not path.is_file():  # a device or a pipe could be read for ever
             raise DamagedFile("no regular file")
-        with path.open("rb") as raw:
-            start = raw.read(9)
-        if start.startswith(_PICKLES) and start[8:] != b"{":
-            raise DamagedFile("a pickle or torch.save file, which could run any code when loaded")
         with safe_open(path, framework="pt") as file:
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
@@ -164,13 +149,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The texts in the header of a safetensors file; none of any other file."""
-    if not path.is_file():
-        return {}
+    """The texts in the header of a safetensors file; none of any other file, or a damaged one."""
     try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if size <= _MOST_HEADER else {}
-        return {key: str(text) for key, text in header["__metadata__"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return read_tensors(path)[1]
+    except DamagedFile:
         return {}

@@ -21,9 +21,7 @@ def derived(seed: int, *keys: int) -> int:
 
 def seed_all(seed: int) -> None:
     """Seed torch, NumPy and Python: dropout, anchors, and whatever a user's transform draws from.
-
-    Epochs are seeded one by one, so a run resumed at an epoch needs no generator states.
-    """
+    Epochs are seeded one by one, so a run resumed at an epoch needs no generator states."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  (what old transforms use)
     random.seed(seed)

@@ -8,11 +8,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["REPRODUCTION", "BundleError", "InputError", "NotFittedError", "did_you_mean",
-           "first_flaw", "not_installed", "one_line", "warn_user"]  # fmt: skip
-
-# How to install the package of the paper's tables and datasets.
-REPRODUCTION = "In a clone of gduq: pip install ./reproduction"
+__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "first_flaw",
+           "not_installed", "one_line", "warn_user"]  # fmt: skip
 
 _LETTERS = 400  # of one part of a message
 
@@ -99,8 +96,7 @@ def first_flaw(error: Any) -> str:
 
 def one_line(error: BaseException) -> str:
     """An exception's text without line breaks, and not too long; its name where it has none."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]} ..."
+    return _short(" ".join(str(error).split()) or type(error).__name__)
 
 
 def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from gduq.anchoring.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.anchoring.anchors import Anchors, GaussianAnchors, ShuffledAnchors
 from gduq.errors import InputError
 
 few = settings(deadline=None, max_examples=30)
@@ -32,7 +31,6 @@ SOURCES: dict[str, Callable[[], Anchors]] = {
     "shuffle": ShuffledAnchors,
     "gaussian": lambda: GaussianAnchors(3).fit([ROWS]),
     "gaussian of the batch": lambda: GaussianAnchors(3),
-    "fixed": lambda: FixedAnchors(randn(8, 3, seed=1)),
 }
 every_source = pytest.mark.parametrize("name", SOURCES)
 
@@ -80,47 +78,6 @@ def test_sparse_rows_are_dense_rows(name: str, data: st.DataObject) -> None:
         found.append((source.draw(layout, 6, seeded(0)), source.bank([layout], 2, seeded(0))))
     assert found[1][0].layout == torch.strided
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
-
-
-class ElsewhereGenerator(torch.Generator):
-    """A generator that says it lives on another device, as a CUDA one does."""
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("meta")
-
-
-class OnlyThere(TorchFunctionMode):
-    """Refuses to draw with a generator on any device but its own, as torch does."""
-
-    drawn = 0
-
-    def __torch_function__(
-        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
-        kwargs = dict(kwargs or {})
-        generator = kwargs.get("generator")
-        if isinstance(generator, ElsewhereGenerator):
-            assert torch.device(kwargs.get("device", "cpu")) == generator.device, func
-            kwargs["device"] = torch.device("cpu")
-            self.drawn += 1
-        elif kwargs.get("device") == torch.device("meta"):
-            kwargs["device"] = torch.device("cpu")
-        return func(*args, **kwargs)
-
-
-@every_source
-def test_draws_happen_where_the_generator_lives(name: str) -> None:
-    with OnlyThere() as there:
-        for generator in (ElsewhereGenerator(), ElsewhereGenerator()):
-            generator.manual_seed(1)
-            drawn = SOURCES[name]().draw(ROWS, 5, generator)
-            bank = SOURCES[name]().bank([ROWS], 4, generator)
-    assert drawn.device == bank.device == ROWS.device
-    assert there.drawn == (2 if name == "fixed" else 4)  # its bank is no draw
-    plain = seeded(1)
-    assert torch.equal(drawn, SOURCES[name]().draw(ROWS, 5, plain))
-    assert torch.equal(bank, SOURCES[name]().bank([ROWS], 4, plain))
 
 
 # -- Gaussian ----------------------------------------------------------------------------------
@@ -200,10 +157,6 @@ MISTAKES: list[Callable[[], object]] = [
     lambda: ShuffledAnchors().bank([], 4, seeded(0)),
     lambda: ShuffledAnchors().draw(torch.ones(0, 3), 2),
     lambda: GaussianAnchors(3).draw(torch.ones(0, 3), 2),
-    lambda: FixedAnchors(torch.ones(6, 3)).bank([], 7, seeded(0)),
-    *(lambda shape=shape: FixedAnchors(torch.ones(shape)) for shape in (3, (0, 3), (2, 3, 1))),
-    lambda: FixedAnchors(torch.ones(2, 3, dtype=torch.int64)),
-    lambda: FixedAnchors(torch.tensor([[1.0, float("inf")]])),
 ]
 
 
@@ -251,19 +204,3 @@ def test_a_shuffled_bank_is_a_uniform_choice() -> None:
         first[bank[0]] += 1
     assert stats.chisquare(first.numpy()).pvalue > 1e-4
     assert ((counts / 1500 - 0.3).abs() < 0.06).all()
-
-
-# -- fixed anchors -----------------------------------------------------------------------------
-
-
-def test_fixed_anchors_are_the_bank() -> None:
-    values = randn(6, 3, seed=0)
-    source = FixedAnchors(values)
-    values.zero_()  # the source has a copy of its own
-    bank = source.bank([], 6, seeded(0))
-    assert torch.equal(bank, randn(6, 3, seed=0))
-    assert torch.equal(source.bank([], 2, seeded(1)), bank[:2])
-    drawn = source.draw(ROWS, 400, seeded(0))
-    which = (drawn.unsqueeze(1) == bank).all(dim=-1)
-    assert (which.sum(dim=1) == 1).all()  # every draw is one of them
-    assert stats.chisquare(which.sum(dim=0).numpy()).pvalue > 1e-4

@@ -6,13 +6,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
-from gduq.graphs.sparse import linear
+from gduq import AnchoredLinear, InputError
 from tests.tensors import randn, seeded, thin
 
 few = settings(deadline=None, max_examples=40)
+
+
+def layer(weight: Tensor, bias: Tensor | None = None) -> AnchoredLinear:
+    """A layer with these weights."""
+    made = AnchoredLinear(weight.size(1) // 2, weight.size(0), bias is not None)
+    made._parameters.update(weight=weight, bias=bias)
+    return made
+
+
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**20)
 
@@ -45,7 +53,7 @@ def test_equation_one_is_the_concatenation(
     weight = randn(m, 2 * d, seed=seed + 3).requires_grad_()
     b = randn(m, seed=seed + 4).requires_grad_() if bias else None
     wanted = by_pairs(h, c, weight, b)
-    found = anchored_linear(h.to_sparse_csr() if sparse else h, c, weight, b)
+    found = layer(weight, b)(h.to_sparse_csr() if sparse else h, c)
     assert found.shape == wanted.shape
     torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
 
@@ -60,17 +68,6 @@ def test_equation_one_is_the_concatenation(
 
 
 @few
-@given(n=sizes, d=sizes, m=sizes, seed=seeds)
-def test_equation_one_in_the_dense_inputs(n: int, d: int, m: int, seed: int) -> None:
-    h, c = randn(n, d, seed=seed).requires_grad_(), randn(n, d, seed=seed + 1).requires_grad_()
-    weight = randn(m, 2 * d, seed=seed + 2)
-    direction = randn(n, m, seed=seed + 3)
-    found = torch.autograd.grad(anchored_linear(h, c, weight), [h, c], direction)
-    wanted = torch.autograd.grad(by_pairs(h, c, weight, None), [h, c], direction)
-    torch.testing.assert_close(found, wanted)
-
-
-@few
 @given(n=sizes, d=sizes, m=sizes, k=sizes, seed=seeds)
 def test_masked_shift_is_the_pair_with_a_zeroed_half(
     n: int, d: int, m: int, k: int, seed: int
@@ -80,14 +77,67 @@ def test_masked_shift_is_the_pair_with_a_zeroed_half(
     masked = torch.rand(k, n, generator=seeded(seed)) < 0.5
     half = c * ~masked.unsqueeze(-1)
     wanted = torch.cat([h - c, half], dim=-1) @ weight.T
-    found = linear(h, weight[:, :d]) + anchor_shift(c, weight, masked)
+    found = layer(weight).residual(h) + layer(weight).shift(c, masked)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(
-        anchor_shift(c, weight, torch.zeros_like(masked)), anchor_shift(c, weight)
+        layer(weight).shift(c, torch.zeros_like(masked)), layer(weight).shift(c)
     )
 
 
+# -- how it starts ------------------------------------------------------------------------------
+
+
+@few
+@given(
+    n=sizes, d=sizes, m=sizes, k=sizes,
+    scale=st.sampled_from([0.0, 1.0, 1e3]), bias=st.booleans(), sparse=st.booleans(),
+)  # fmt: skip
+def test_identity_start_is_the_plain_layer_for_every_anchor(
+    n: int, d: int, m: int, k: int, scale: float, bias: bool, sparse: bool
+) -> None:
+    plain = nn.Linear(d, m, bias).double()
+    plain.load_state_dict({name: randn(*p.shape, seed=3) for name, p in plain.named_parameters()})
+    read = AnchoredLinear.reading_for(plain, "identity")
+    h, c = randn(n, d, seed=1), scale * randn(k, n, d, seed=2)
+    found = read(h.to_sparse_csr() if sparse else h, c)
+    torch.testing.assert_close(found, plain(h).expand(k, n, m), rtol=1e-9, atol=1e-9)
+    masked = read.residual(h) + read.shift(c, torch.ones(k, n, dtype=torch.bool))
+    torch.testing.assert_close(masked, (h - c) @ plain.weight.T)
+
+
+def test_random_start_keeps_the_scale_and_comes_from_its_generator() -> None:
+    plain = nn.Linear(300, 200)
+    state = torch.random.get_rng_state()
+    one, two = (AnchoredLinear.reading_for(plain, "random", seeded(3)) for _ in range(2))
+    other = AnchoredLinear.reading_for(plain, "random", seeded(4))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(one.weight, two.weight)
+    assert not torch.equal(one.weight, other.weight)
+    h, c = torch.randn(500, 300, generator=seeded(0)), torch.randn(500, 300, generator=seeded(1))
+    pair = torch.cat([h - c, c], dim=1)
+    # E|pair|^2 = 3d, so the output is sqrt(3/2) of the plain layer's for unit inputs
+    ratio = (pair @ one.weight.T).std() / (h @ plain.weight.T).std()
+    assert 1.1 < ratio < 1.4
+    assert one.weight.abs().max() <= plain.weight.std() * 1.5**0.5 + 1e-6
+
+
+def test_wrong_choices_and_widths() -> None:
+    with pytest.raises(InputError):
+        AnchoredLinear.reading_for(nn.Linear(2, 2), "zeros")  # type: ignore[arg-type]
+    for h, c in ((torch.ones(2, 5), torch.ones(4)), (torch.ones(2, 4), torch.ones(2, 1))):
+        with pytest.raises(InputError):
+            AnchoredLinear(4, 3)(h, c)
+
+
 # -- the draw in m dimensions ------------------------------------------------------------------
+
+
+def short(
+    weight: Tensor, mean: Tensor, std: Tensor, rows: int, seed: int, masked: Tensor | None = None
+) -> Tensor:
+    """Shifts that were drawn in m dimensions."""
+    torch.manual_seed(seed)
+    return layer(weight).gaussian_shift(mean, std, rows, masked)
 
 
 def theory(mean: Tensor, std: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,20 +161,20 @@ def test_gaussian_shift_has_the_moments_of_explicit_anchors(rank: int, dtype: to
     w_h = randn(m, d, seed=2)
     weight = torch.cat([w_h, w_h + delta], dim=1).to(dtype)
     mean, std = randn(d, seed=3).to(dtype), randn(d, seed=4).abs().to(dtype)
-    z = gaussian_shift(mean, std, weight, rows, generator=seeded(5))
+    z = short(weight, mean, std, rows, 5)
     assert z.shape == (rows, m)
     assert z.dtype == dtype
     wanted = theory(mean.double(), std.double(), (weight[:, d:] - weight[:, :d]).double())
     assert_distributed(z.double(), *wanted)
     c = mean + std * randn(rows, d, seed=6, dtype=dtype)
-    assert_distributed(anchor_shift(c, weight).double(), *wanted)  # the explicit route agrees
+    assert_distributed(layer(weight).shift(c).double(), *wanted)  # the explicit route agrees
 
 
 def test_gaussian_shift_masks_rows() -> None:
     m, d, rows = 3, 7, 40_000
     weight, mean, std = randn(m, 2 * d, seed=0), randn(d, seed=1), randn(d, seed=2).abs()
     masked = torch.arange(rows) % 3 == 0
-    z = gaussian_shift(mean, std, weight, rows, masked, seeded(3))
+    z = short(weight, mean, std, rows, 3, masked)
     w_h, w_c = weight.chunk(2, dim=1)
     assert_distributed(z[masked], *theory(mean, std, -w_h))
     assert_distributed(z[~masked], *theory(mean, std, w_c - w_h))
@@ -138,9 +188,9 @@ def expected_gradient(route: str, seed: int) -> Tensor:
     weight = torch.cat([w_h, w_h + delta / 3], dim=1).requires_grad_()
     mean, std = randn(d, seed=3), randn(d, seed=4).abs()
     if route == "explicit":
-        shift = anchor_shift(mean + std * randn(rows, d, seed=seed), weight)
+        shift = layer(weight).shift(mean + std * randn(rows, d, seed=seed))
     else:
-        shift = gaussian_shift(mean, std, weight, rows, generator=seeded(seed))
+        shift = short(weight, mean, std, rows, seed)
     loss = (shift.tanh() + 0.3 * shift.square() * shift[:, :1].cos()).mean()
     return torch.autograd.grad(loss, weight)[0]
 
@@ -148,24 +198,6 @@ def expected_gradient(route: str, seed: int) -> Tensor:
 def test_gaussian_shift_has_the_mean_gradient_of_explicit_anchors() -> None:
     wanted, found = expected_gradient("explicit", 8), expected_gradient("short", 9)
     assert (found - wanted).norm() < 0.05 * wanted.norm()
-
-
-def gradient_noise(route: str, rows: int = 30) -> float:
-    m, d = 6, 10
-    weight = torch.cat([randn(m, d, seed=1), randn(m, d, seed=2)], dim=1)
-    zero, one, found = torch.zeros(d).double(), torch.ones(d).double(), []
-    for seed in range(200):
-        w = weight.clone().requires_grad_()
-        if route == "explicit":
-            shift = anchor_shift(randn(rows, d, seed=seed), w)
-        else:
-            shift = gaussian_shift(zero, one, w, rows, generator=seeded(seed))
-        found.append(torch.autograd.grad(shift.tanh().square().mean(), w)[0])
-    return float(torch.stack(found).var(dim=0).sum())
-
-
-def test_gaussian_shift_has_no_noisier_gradients_than_explicit_anchors() -> None:
-    assert gradient_noise("short") < 1.05 * gradient_noise("explicit")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -178,9 +210,8 @@ def test_gaussian_shift_of_singular_covariances(rank: int, dtype: torch.dtype) -
     w_h = randn(m, d, seed=2, dtype=dtype)
     weight = torch.cat([w_h, w_h + delta], dim=1).requires_grad_()
     difference = (weight[:, d:] - weight[:, :d]).detach()
-    z = gaussian_shift(
-        torch.zeros(d, dtype=dtype), torch.ones(d, dtype=dtype), weight, rows, generator=seeded(3)
-    )
+    zero, one = torch.zeros(d, dtype=dtype), torch.ones(d, dtype=dtype)
+    z = short(weight, zero, one, rows, 3)
     z.square().mean().backward()
     assert torch.isfinite(z).all()
     assert torch.isfinite(weight.grad).all()
@@ -189,28 +220,16 @@ def test_gaussian_shift_of_singular_covariances(rank: int, dtype: torch.dtype) -
     assert ((z.std(dim=0) - deviation).abs() <= 0.25 * deviation + 1e-8).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gaussian_shift_without_deviation_is_the_mean_shift(dtype: torch.dtype) -> None:
-    weight = randn(4, 12, seed=0, dtype=dtype).requires_grad_()
-    mean = randn(6, seed=1, dtype=dtype)
-    z = gaussian_shift(mean, torch.zeros(6, dtype=dtype), weight, 9, generator=seeded(0))
-    wanted = anchor_shift(mean, weight).expand(9, 4)
-    torch.testing.assert_close(z, wanted)
-    direction = randn(9, 4, seed=2, dtype=dtype)
-    found = torch.autograd.grad(z, weight, direction)[0]
-    torch.testing.assert_close(found, torch.autograd.grad(wanted, weight, direction)[0])
-
-
 def test_gaussian_shift_in_half_precision_and_under_autocast() -> None:
     weight = randn(3, 12, seed=0, dtype=torch.float32)
     mean, std = torch.zeros(6), torch.ones(6)
-    plain = gaussian_shift(mean, std, weight, 5, generator=seeded(1))
-    half = gaussian_shift(mean, std, weight.bfloat16(), 5, generator=seeded(1))
+    plain = short(weight, mean, std, 5, 1)
+    half = short(weight.bfloat16(), mean, std, 5, 1)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), plain, rtol=0.05, atol=0.1)
     weight.requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        auto = gaussian_shift(mean, std, weight, 5, generator=seeded(1))
+        auto = short(weight, mean, std, 5, 1)
         auto.square().mean().backward()
     assert torch.equal(auto, plain)
     assert torch.isfinite(weight.grad).all()

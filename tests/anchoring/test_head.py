@@ -13,7 +13,6 @@ import gduq
 from gduq.anchoring.cuts import AnchoredHead, Tail
 from gduq.anchoring.equation import AnchoredLinear
 from gduq.nn import GNN
-from gduq.tracing.trunk import NoiseHead
 from tests.conftest import tiny_graph
 
 RESTS = {
@@ -43,7 +42,7 @@ def test_all_anchors_at_once_are_one_by_one(rest: str) -> None:
     each = [torch.cat([head(row[None], c.view(1, 1, -1)) for row in h], 1) for c in bank]
     found = head(h, bank.unsqueeze(1))
     torch.testing.assert_close(found, torch.cat(each), rtol=1e-10, atol=1e-12)
-    tail.noise = NoiseHead(tail.channels, 3)
+    tail.add_noise(3)
     wide = head.double().eval()(h, bank.unsqueeze(1))
     assert wide.shape == (5, 11, 6)
     torch.testing.assert_close(wide[..., :3], found, rtol=1e-10, atol=1e-12)

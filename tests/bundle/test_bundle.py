@@ -8,7 +8,6 @@ from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -77,46 +76,27 @@ def test_a_fresh_process_says_the_same(tmp_path, names):
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_a_loaded_stack_stands_on_one_trunk(tmp_path, name):
-    case = STACKS[name]
-    again, _ = load(save(made(name), tmp_path / "m"), net=case.nets(), call=case.call)
+def test_a_loaded_stack_stands_on_one_trunk_that_is_written_once(tmp_path, name):
+    case, path = STACKS[name], save(made(name), tmp_path / "m")
+    again, _ = load(path, net=case.nets(), call=case.call)
     *trunks, thawed, ensemble = (member.trunk for member in again)
     assert thawed is None
     assert ensemble is None
-    assert all(trunk is trunks[0] for trunk in trunks)
-
-
-def test_a_shared_trunk_is_written_once(tmp_path):
-    path = save(made("stack"), tmp_path / "m")
+    assert {(trunk.net, trunk.path) for trunk in trunks} == {(trunks[0].net, trunks[0].path)}
     aliases = json.loads(read_metadata(path)["document"])["aliases"]
-    stored = {name.removeprefix("weights/") for name in load_file(path)}
-    assert not aliases.keys() & stored
-    assert set(aliases.values()) <= stored
-    assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 4
+    assert aliases
+    assert not aliases.keys() & {name.removeprefix("weights/") for name in load_file(path)}
 
 
-def test_a_loaded_model_goes_on_training(tmp_path):
-    model, _ = load(save(zoo(at="input").make(), tmp_path / "m"))
-    model.train()
-    F.cross_entropy(model(GRAPH), torch.tensor([0, 2, 1, 0])).backward()
-    assert all(p.grad is not None for p in model.parameters())
-    again, _ = load(save(model.fit_anchors(GRAPH), tmp_path / "m"))
-    assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
-
-
-def test_saving_and_loading_leave_model_and_random_state_alone(tmp_path):
+def test_a_loaded_model_goes_on_training_and_the_saved_one_stays_as_it_was(tmp_path):
     model = zoo(at=1).make().train()
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    load(save(model, tmp_path / "m"))
+    again, _ = load(save(torch.compile(model), tmp_path / "m"))
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-
-
-def test_a_compiled_model_is_saved_as_it_is(tmp_path):
-    model = anchor(GNN(4, np.int64(8), 3, num_layers=2), num_anchors=2).fit_anchors(GRAPH)
-    again, _ = load(save(torch.compile(model), tmp_path / "m"))
-    assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
+    F.cross_entropy(again.train()(GRAPH), torch.tensor([0, 2, 1, 0])).backward()
+    assert all(p.grad is not None for p in again.parameters())
 
 
 # -- notes and calibrators ---
@@ -132,38 +112,30 @@ def test_notes_come_back(tmp_path):
     assert info.libraries["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(
-    "name", ["TemperatureScaling", "VectorScaling", "SplineCalibration", "IsotonicCalibration"]
-)
+@pytest.mark.parametrize("name", ["TemperatureScaling", "VectorScaling", "SplineCalibration"])
 def test_calibrators_come_back_bit_by_bit(tmp_path, name):
     model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrator(name)
     path = save(model, tmp_path / "m", calibrator=calibrator)
     again, same = load(path)
     p = predict(model, GRAPH)
-    assert describe(path).calibrator["name"] == name
+    assert describe(path).calibrator == name
     assert torch.equal(same(predict(again, GRAPH)).samples, calibrator(p).samples)
 
 
 @pytest.mark.parametrize("name", ["head, a branch", "own network"])
-def test_a_reference_comes_back(tmp_path, name):
+def test_a_reference_comes_back(tmp_path, monkeypatch, name):
     model = made(name)
     p = predict(model, VAL)
     found = load_reference(save(model, tmp_path / "m", reference=p))
     for part in ("samples", "target", "novelty"):
         assert torch.equal(getattr(found, part), getattr(p, part))
     assert found.names == NAMES
+    monkeypatch.setattr(save_load, "_MOST", 60)  # of many rows a random part
+    few = load_reference(save(model, tmp_path / "m", reference=p))
+    rows = {tuple(row) for row in p.samples[0].tolist()}
+    assert {tuple(row) for row in few.samples[0].tolist()} < rows
     save(model, tmp_path / "m")
     assert load_reference(tmp_path / "m") is None
-
-
-def test_a_large_reference_is_a_random_part_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(save_load, "_MOST", 60)
-    model = made("network")
-    p = predict(model, VAL)
-    found = load_reference(save(model, tmp_path / "m", reference=p))
-    assert len(found) == 20
-    rows = {tuple(row) for row in p.samples[0].tolist()}
-    assert {tuple(row) for row in found.samples[0].tolist()} < rows
 
 
 def test_a_reference_of_values_keeps_its_units(tmp_path):
@@ -179,12 +151,7 @@ def test_a_reference_of_values_keeps_its_units(tmp_path):
 # -- models that cannot be saved, or not be loaded like this ---
 
 
-class Unknown:
-    def config(self):
-        return {}
-
-    def state(self):
-        return {}
+Unknown = type("Unknown", (), {"config": dict, "state": dict})
 
 
 class Extra(nn.Linear):
@@ -270,14 +237,11 @@ UNLOADED = [
 
 @pytest.mark.parametrize(("name", "net"), UNLOADED)
 def test_networks_that_do_not_fit_are_refused(tmp_path, name, net):
-    path = save(made(name), tmp_path / "m")
+    path, case = save(made(name), tmp_path / "m"), ALL[name]
     with pytest.raises(InputError):
         load(path, net=net and net())
-
-
-def test_a_surplus_call_says_so(tmp_path):
-    with pytest.raises(InputError):
-        load(save(gnn(), tmp_path / "m"), call=call_backwards)
+    with pytest.raises(InputError):  # a call that it was made with, or none that it was not
+        load(path, net=case.nets(), call=None if case.call else call_backwards)
 
 
 @pytest.mark.parametrize(("make", "outputs"), [(GNN, 2), (GNN, 1), (Handmade, 3)])
@@ -301,9 +265,7 @@ def test_names_given_at_saving_come_before_those_of_fit(tmp_path: Path) -> None:
 
 def test_the_network_handed_in_is_copied(tmp_path: Path) -> None:
     path, net = save(OnNodes(), tmp_path / "m"), seeded(OnNodes)
-    fit(net, TRAIN, epochs=1, class_names=NAMES, progress=False)
     before = copy.deepcopy(net.state_dict())
     again, _ = load(path, net=net)
+    assert again.net is not net
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
-    assert predict(again.net, NODES).names == ()
-    assert predict(net, NODES).names == NAMES

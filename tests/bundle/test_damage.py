@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from gduq.prediction import Labels, Values
 from tests.bundle.cases import GRAPH, anchored, fitted_calibrator, gnn, made
 from tests.cli.cases import ring
 from tests.cli.hostile import ODD, budget
-from tests.tampering import joined, rewritten, split_up
+from tests.tampering import rewritten
 
 Change = Callable[[dict], None]
 
@@ -92,40 +91,33 @@ def test_flipped_bits_are_refused_or_another_weight(sound, place, data):
         load(put(place, bytes(raw)))
 
 
-@pytest.mark.parametrize("other", ["gduq bundle 6", "gduq bundle 8", "", None])
+@pytest.mark.parametrize("other", ["gduq bundle 7", "gduq bundle 9", ""])
 def test_another_format_is_refused(sound, place, other):
-    def change(words: dict[str, str]) -> None:
-        words.update(format=other) if other is not None else words.pop("format")
-
-    path = rewritten(place, sound, change)
+    path = rewritten(place, sound, lambda words: words.update(format=other))
     for read in (load, describe, load_reference):
         with pytest.raises(BundleError):
             read(path)
 
 
-def test_files_of_others_are_refused(tmp_path, sound):
-    for path in (tmp_path, tmp_path / "nothing", put(tmp_path / "m", sound) / "inside"):
-        with pytest.raises(BundleError):
-            load(path)
-    save_file({"a": torch.ones(1)}, tmp_path / "foreign")
-    with pytest.raises(BundleError):
-        load(tmp_path / "foreign")
-    for text in ("null", "[]", "[" * 100_000, "{", None):
-
-        def change(words: dict[str, str], text: str | None = text) -> None:
-            words.update(document=text) if text else words.pop("document")
-
-        with pytest.raises(BundleError):
-            load(rewritten(tmp_path / "other", sound, change))
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs pipes and devices")
-def test_pipes_and_devices_are_not_read(tmp_path):
+def test_files_of_others_are_refused(tmp_path, sound):
+    save_file({"a": torch.ones(1)}, tmp_path / "foreign")
     os.mkfifo(tmp_path / "pipe")
     os.symlink("/dev/zero", tmp_path / "device")
-    for name in ("pipe", "device"):
+    inside = put(tmp_path / "m", sound) / "inside"
+    for path in (
+        tmp_path,
+        *map(tmp_path.joinpath, ("nothing", "foreign", "pipe", "device")),
+        inside,
+    ):
         with pytest.raises(BundleError):
-            load(tmp_path / name)
+            load(path)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "[" * 100_000, "{", ""])
+def test_a_document_that_is_none_is_refused(sound, place, text):
+    with pytest.raises(BundleError):
+        load(rewritten(place, sound, lambda words: words.update(document=text)))
 
 
 class _Bomb:
@@ -191,35 +183,15 @@ def test_any_entry_of_a_document_may_be_forged(kinds, place, data, value):
             read(path)
 
 
-@budget(30)
-@given(data=st.data())
-def test_any_tensor_may_be_forged(kinds, place, data):
-    header, body = split_up(data.draw(st.sampled_from(kinds)))
-    name = data.draw(st.sampled_from(sorted(key for key in header if key[0] != "_")))
-    shape = header[name]["shape"]
-    size = math.prod(shape)
-    other = data.draw(st.sampled_from([[size], [1, size], [size, 1], [1, *shape], shape[::-1]]))
-    header[name]["shape"] = other
-    place.write_bytes(joined(header, body))
-    with suppress(BundleError):
-        load(place)
-
-
 CONFIG, NAMES = ("model", "net", "config"), ("model", "target", "names")
-GAUSSIAN = {"kind": "gaussian", "channels": 10**14}
 FORGED = {
     "layers": edit(*CONFIG, "num_layers", value=10**9),
     "one layer more": edit(*CONFIG, "num_layers", value=3),
     "no number of layers": edit(*CONFIG, "num_layers", value="many"),
     "width": edit(*CONFIG, "hidden_channels", value=10**9),
-    "inputs": edit(*CONFIG, "in_channels", value=10**9),
-    "outputs": edit(*CONFIG, "out_channels", value=10**9),
     "categories": edit(*CONFIG, "categories", value=[10**12]),
     "many categories": edit(*CONFIG, "categories", value=[1] * 10**5),
-    "anchors": edit("model", "source", value={"kind": "fixed", "shape": [10**7] * 2}),
-    "gaussian": edit("model", "source", value=GAUSSIAN),
-    "names, a text": edit(*NAMES, value="abc"),
-    "names, numbers": edit(*NAMES, value=[1, 2, 3]),
+    "anchors": edit("model", "recipe", "anchors", value=[10**7] * 2),
     "names, too many": edit(*NAMES, value=list("abcd")),
     "classes": edit("model", "target", "num_classes", value="3"),
     "alias of nothing": edit("aliases", value={"a": "nothing"}),

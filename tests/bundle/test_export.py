@@ -21,12 +21,12 @@ from gduq import InputError
 from gduq.calibration import METHODS, CaGCN, DeviationScaling, make
 from gduq.data import View
 from gduq.data.smiles import molecules
+from gduq.models import as_predictor
 from gduq.nn import GNN
 from gduq.nn.bond_gnn import BondGNN
-from gduq.nn.layers import Structure
 
 # Two epochs teach a network little.
-pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing of y")
+pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing")
 QUIET: dict[str, Any] = {"progress": False}
 DOCS = Path(__file__).parents[2] / "docs"
 Run = Callable[..., dict[str, Tensor]]
@@ -81,14 +81,19 @@ def fitted(model: nn.Module, kind: str, **options: Any) -> nn.Module:
     return model
 
 
-def program(path: Path) -> tuple[Run, dict[str, Any]]:
+def exported(model: nn.Module, path: Path, *args: Any, **options: Any) -> tuple[Run, Any]:
     """The exported file as a function, and what it says about itself."""
+    if path.suffix == ".onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+    gduq.export(model, path, *args, **options)
     if path.suffix == ".pt2":
         files = {"gduq.json": ""}
         module = torch.export.load(path, extra_files=files).module()
         return module, json.loads(files["gduq.json"])
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
 
     def run(**tensors: Tensor) -> dict[str, Tensor]:
@@ -100,10 +105,7 @@ def program(path: Path) -> tuple[Run, dict[str, Any]]:
 
 def check(model: nn.Module, path: Path, like: Any, new: list[Data]) -> dict[str, Any]:
     """Export, and compare with `gduq.predict` on all new graphs together and one by one."""
-    if path.suffix == ".onnx":
-        pytest.importorskip("onnxscript")
-    gduq.export(model, path, like)
-    run, about = program(path)
+    run, about = exported(model, path, like)
     for graphs in (new, new[:1], new[-1:], new[-2:]):
         whole = Batch.from_data_list(graphs)
         names = [entry["name"] for entry in about["inputs"]]
@@ -123,6 +125,7 @@ def compare(said: dict[str, Tensor], p: Any) -> None:
             value.double().view(wanted.shape), wanted.double(), rtol=1e-5, atol=1e-5
         )
     kinds = {"values": {"mean", "std"}}.get(p.kind, {"probs", "confidence", "entropy"})
+    kinds |= {"trust"} if p.trust is not None else set()
     assert {"samples", "weights", "aleatoric", "epistemic", "novelty"} | kinds == said.keys()
 
 
@@ -131,8 +134,6 @@ def compare(said: dict[str, Tensor], p: Any) -> None:
 
 def zoo(conv: str, outputs: int = 2, **options: Any) -> GNN:
     torch.manual_seed(0)
-    if conv in ("pna", "gated_gcn"):
-        options["edge_channels"] = 3
     if conv == "pna":
         options["degree"] = [0, 0, 9, 4]
     return GNN(4, 6, outputs, num_layers=2, conv=conv, head="mlp", dropout=0.1, **options)
@@ -140,10 +141,7 @@ def zoo(conv: str, outputs: int = 2, **options: Any) -> GNN:
 
 @pytest.mark.slow
 def test_a_program_needs_neither_gduq_nor_pyg_and_the_model_stays_as_it_was(tmp_path: Path) -> None:
-    model, path = (
-        fitted(gduq.anchor(fitted(zoo("gin"), "values")), "values").train(),
-        tmp_path / "m.pt2",
-    )
+    model, path = head(zoo("gin"), "values").train(), tmp_path / "m.pt2"
     before = {name: value.clone() for name, value in model.state_dict().items()}
     path.write_text("something else")
     about = check(model, path, data(3, 5, "values"), odd("values"))
@@ -202,28 +200,17 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 
 
 class _PyGMiddle(nn.Module):
-    """A linear map of PyG's between a convolution and the head."""
+    """A linear map of PyG's between a convolution and the head; one output comes as a vector."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int) -> None:
         super().__init__()
         self.conv = pyg.GCNConv(4, 8)
-        self.mid, self.head = pyg.Linear(8, 8), nn.Linear(8, 3)
+        self.mid, self.head = pyg.Linear(8, 8), nn.Linear(8, outputs)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         h = pyg.global_mean_pool(self.conv(x, edge_index).relu(), batch)
-        return self.head(self.mid(h).relu())
-
-
-class _Squeezed(nn.Module):
-    """One value per graph, as a vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = pyg.GCNConv(4, 8), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        h = pyg.global_mean_pool(self.conv(x, edge_index).relu(), batch)
-        return self.head(h).squeeze(-1)
+        out = self.head(self.mid(h).relu())
+        return out.squeeze(-1) if out.size(-1) == 1 else out
 
 
 def chosen(conv: str) -> nn.Module:
@@ -247,8 +234,8 @@ MODELS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     **{f"layer of {c}": ("labels", lambda c=c: layer(zoo(c), "labels")) for c in CONVS},
     **{f"choose of {c}": ("classes", lambda c=c: chosen(c)) for c in CONVS},
     **{f"net of {n}": ("labels", lambda n=n: head(NETS[n](), "labels")) for n in NETS},
-    "squeezed": ("value", lambda: head(_Squeezed(), "value")),
-    "map of pyg": ("classes", lambda: layer(_PyGMiddle(), "classes", "mid")),
+    "squeezed": ("value", lambda: head(_PyGMiddle(1), "value")),
+    "map of pyg": ("classes", lambda: layer(_PyGMiddle(3), "classes", "mid")),
     "layer of a net": ("values", lambda: layer(NETS["gcn"](), "values", "two")),
 }
 
@@ -264,35 +251,11 @@ def test_models(name: str, ending: str, tmp_path: Path) -> None:
     check(make(), tmp_path / f"m{ending}", data(3, 5, kind), new)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["values", "classes", "labels"])
-def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
-    """A weighted mixture of a network, heads and Laplace, with temperatures of their own."""
-    outputs = 3 if kind == "classes" else 2
-    net = fitted(zoo("gin", outputs), kind)
-    plain = gduq.models.as_predictor(net)
-    trunk = plain.trunk
-    assert trunk is not None
-    members = [plain]
-    parts = [
-        gduq.LastLayerLaplace(None, 3, trunk=trunk),
-        gduq.HeadEnsemble(None, 2, trunk=trunk),
-        *([] if kind == "values" else [gduq.Neighbours(None, 3, trunk=trunk)]),
-    ]
-    members += [fitted(part, kind) for part in parts]  # type: ignore[arg-type]
-    shares = [0.5, 0.2, 0.3] if kind == "values" else [0.4, 0.2, 0.3, 0.1]
-    stack = gduq.Stack(members, shares).eval()
-    stack.novelty = members[1].novelty
-    stack.set_temperature(1.3, "clean")
-    about = check(stack, tmp_path / "m.pt2", bare(data(3, 5, kind)), odd(kind))
-    assert about["hypotheses"] == (6 if kind == "values" else 7)
-
-
 @cache
 def mixture(kind: str) -> gduq.Stack:
     """Three hypotheses of weights that differ."""
-    plain = gduq.models.as_predictor(fitted(zoo("gin", 3 if kind == "classes" else 2), kind))
-    heads = fitted(gduq.HeadEnsemble(None, 2, trunk=plain.trunk), kind)
+    plain = as_predictor(fitted(zoo("gin", 3 if kind == "classes" else 2), kind))
+    heads = fitted(gduq.HeadEnsemble(plain.trunk, 2), kind)
     stack = gduq.Stack([plain, heads], [0.4, 0.6]).eval()  # type: ignore[list-item]
     stack.novelty = heads.novelty  # type: ignore[assignment]
     return stack
@@ -310,8 +273,7 @@ def test_a_calibrator_is_in_the_program(name: str, ending: str, tmp_path: Path) 
     kind = METHODS[name].kind
     model, path = mixture(kind), tmp_path / f"m{ending}"
     calibrator = make(name).fit(gduq.predict(model, data(60, 11, kind)))
-    gduq.export(model, path, bare(data(3, 5, kind)), calibrator)
-    run, about = program(path)
+    run, about = exported(model, path, bare(data(3, 5, kind)), calibrator)
     assert about["calibrator"] == type(calibrator).__name__
     for graphs in (odd(kind), odd(kind)[-1:]):
         whole, p = Batch.from_data_list(graphs), gduq.predict(model, graphs)
@@ -345,28 +307,13 @@ def test_nodes_of_one_graph(one_graph: Data, weighted: bool, tmp_path: Path) -> 
     net = GNN(4, 6, 2, num_layers=2, conv="gcn", task="node")
     train, val = View(one_graph, torch.arange(20)), View(one_graph, torch.arange(20, 40))
     gduq.fit(net, train, val, epochs=2, **QUIET)
-    path = gduq.export(net, tmp_path / "m.pt2", one_graph)
-    run, about = program(path)
+    run, about = exported(net, tmp_path / "m.pt2", one_graph)
     assert "sizes" not in [entry["name"] for entry in about["inputs"]]
     small = one_graph.subgraph(torch.arange(15))
     for graph in (one_graph, small):
         said = run(**{entry["name"]: graph[entry["name"]] for entry in about["inputs"]})
         del graph.train_mask
         compare(said, gduq.predict(net, graph))
-
-
-def test_operators_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without sparse matrices, the same sums; the last weight of several loops counts."""
-    graph = data(1, 3, "values")[0]
-    graph.edge_weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(0))
-    z = torch.randn(2 * (graph.num_nodes or 0), 3)
-    for kind in ("gcn", "gin"):
-        structure = Structure(graph, 2)
-        mixed, gain = structure.mix(z, kind), structure.gain(kind, z.dtype)
-        monkeypatch.setattr("gduq.nn.layers.exporting", lambda: True)
-        torch.testing.assert_close(structure.mix(z, kind), mixed)
-        torch.testing.assert_close(structure.gain(kind, z.dtype), gain)
-        monkeypatch.undo()
 
 
 # -- ONNX ----------------------------------------------------------------------------------------
@@ -377,25 +324,22 @@ SMILES = ("CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]", "F/C=C/F", "C[C@H](N)C(=O)O", 
 
 def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
     """A table of SMILES needs RDKit and what the file says about itself, and nothing of ours."""
-    for name in ("onnxscript", "onnxruntime", "rdkit"):
-        pytest.importorskip(name)
+    pytest.importorskip("rdkit")
     graphs = molecules(SMILES * 5)
     for i, graph in enumerate(graphs):
         graph.y = torch.tensor([i % 2])
     torch.manual_seed(0)
     net = BondGNN(2, hidden_channels=6, num_layers=2)
     gduq.fit(net, graphs[:20], graphs[20:], epochs=1, class_names=("no", "yes"), **QUIET)
-    gduq.export(net, tmp_path / "model.onnx", graphs, notes={"targets": ["toxic"]})
-    _, about = program(tmp_path / "model.onnx")
+    path, notes = tmp_path / "model.onnx", {"targets": ["toxic"]}
+    _, about = exported(net, path, graphs, notes=notes)
     assert about["target"]["columns"] == ["toxic"]
     assert about["target"]["names"] == ["no", "yes"]
     assert [entry["dtype"] for entry in about["inputs"]] == ["float32", "int64", "float32", "int64"]
     assert len(about["smiles"]["x"]["atomic_num"]) == 119
     (code,) = (b for b in (DOCS / "export.md").read_text().split("```python\n") if "ATOM" in b)
     code = code.partition("```")[0].replace('["CCO", "c1ccccc1O"]', repr(list(SMILES)))
-    code = (
-        f"import sys\nfor m in ('torch', 'torch_geometric', 'gduq'): sys.modules[m] = None\n{code}"
-    )
+    code = f"import sys\nsys.modules |= dict.fromkeys(('torch', 'torch_geometric', 'gduq'))\n{code}"
     code += "print(json.dumps({name: value.tolist() for name, value in said.items()}))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -408,10 +352,20 @@ def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
 # -- what stands in the way ----------------------------------------------------------------------
 
 
-def test_what_draws_at_random_is_not_exported(tmp_path: Path) -> None:
-    dropped = fitted(gduq.MCDropout(zoo("gin", 2), 2), "values")
+class _Peeking(_PyGMiddle):
+    """Does what the features decide."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return super().forward(x if bool(x.sum() > 0) else -x, edge_index, batch)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: gduq.MCDropout(zoo("gin", 2), 2), lambda: _Peeking(2)], ids=["draws", "peeks"]
+)
+def test_what_no_program_can_hold_is_not_exported(make: Any, tmp_path: Path) -> None:
+    model = fitted(make(), "values")
     with pytest.raises(InputError):
-        gduq.export(dropped, tmp_path / "m.pt2", bare(data(3, 5, "values")))
+        gduq.export(model, tmp_path / "m.pt2", bare(data(3, 5, "values")))
     assert not list(tmp_path.iterdir())
 
 

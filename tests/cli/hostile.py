@@ -77,7 +77,7 @@ def run_folder(path: Path) -> Path:
         rows[split] = len(p)
     found = {"seconds": {"train": 1.0, "predict": 0.1}, "parameters": 9, "rows": rows}
     write_json(path / "info.json", {**found, "versions": {"gduq": "0"}, "machine": "mine"})
-    history = {"records": [], "kept_epoch": 0, "members": [], "overhead_seconds": 0}
+    history = {"records": [], "kept_epoch": 0, "members": [], "seconds": 0}
     write_json(path / "history.json", history)
     evaluation = gduq.evaluate({"id_test": p}, None, resamples=5)
     evaluation.to_json(path / "metrics.json")

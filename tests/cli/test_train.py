@@ -1,18 +1,12 @@
 """`gduq train FILE`: a user's own data becomes a model, a report and a verdict."""
 
 import json
-import os
-import signal
-import sys
 
 import pandas
 import pytest
-import torch
-import typer
 
 import gduq
 from gduq.bundle import describe
-from gduq.cli.base import resumable, summary_rows
 from gduq.cli.train import next_commands
 from gduq.data import save
 from gduq.report.verdict import Advice, Verdict
@@ -69,7 +63,7 @@ def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["head", "paper", "thawed", "ensemble", "mcdropout", "laplace"])
+@pytest.mark.parametrize("method", ["head", "paper", "thawed", "ensemble", "laplace"])
 def test_methods_for_molecules(method, root):
     path = root / "methods.csv"
     if not path.is_file():
@@ -85,7 +79,6 @@ def test_methods_for_molecules(method, root):
 def test_other_graphs_from_a_file_get_the_other_network(root, tmp_path):
     path = save(rings(80), tmp_path / "rings.safetensors", CLASSES)
     text = train(path, root, "--method", "plain", code=0).stdout
-    assert "(nodes 3 to 8)" in text
     assert "new.safetensors" in text
     (folder,) = root.glob("rings-*")
     info = describe(folder / "bundle")
@@ -126,33 +119,16 @@ def test_a_file_that_changed_makes_another_run(root, tmp_path):
     assert page.is_file()
 
 
-MISTAKES = (
-    "missing.csv",
-    "my.csv --target log",
-    "my.csv --target Nothing",
-    "my.csv --smiles x",
-    "my.csv --by groups=lab",
-    "my.csv --by group",
-    "my.csv --by group=labs",
-    "my.csv --method magic",
-    "my.csv --task regression",
-    "my.csv --unit a --unit b",
-    "my.csv --epochs 0",
-    "my.csv --set training.epoch=3",
-    "several.csv",
-    "nothing.csv",
-    "two.csv",
-    "commas.csv",
-    "my.csv --target compound",
-    "my.csv --target lab --task values",
-    "my.csv --by time=lab",
-    "my.csv --target LogS",
-    "cbas/color/concepts",
-    "my.pickle",
-    "my.pt",
-    "nowhere",
-    "broken.toml",
-)
+MISTAKES = [
+    "missing.csv", "several.csv", "nothing.csv", "two.csv", "commas.csv", "my.pickle", "my.pt",
+    "nowhere", "broken.toml", "cbas/color/concepts", "cbas/color/concept --set epochs",
+    *("my.csv " + options for options in (
+        "--target log", "--target Nothing", "--target compound", "--target LogS", "--smiles x",
+        "--by groups=lab", "--by group", "--by group=labs", "--by time=lab", "--method magic",
+        "--task regression", "--target lab --task values", "--epochs 0",
+        "--set training.epoch=3", "--set data.units=[\"a\",\"b\"]",
+    )),
+]  # fmt: skip
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch):
@@ -196,20 +172,6 @@ def test_what_is_in_the_way_of_a_run_stays(tmp_path):
     assert [file.name for file in (tmp_path / name).iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "options"),
-    [
-        ("CCO,1.5\nCCN,0.5\n" * 20, ("--by", "scaffold")),
-        ("x(,1.5\ny(,2.5\n" * 20, ()),
-        ("CCO,1.5\nc1ccccc1,1.5\n" * 20, ("--by", "random")),
-    ],
-)
-def test_tables_that_cannot_be_learned_from(rows, options, tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(f"smiles,y\n{rows}")
-    refused("train", path, "--root", tmp_path / "runs", *options)
-
-
 def test_the_list_of_rejects_is_there_before_training(tmp_path, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
@@ -219,28 +181,6 @@ def test_the_list_of_rejects_is_there_before_training(tmp_path, monkeypatch):
     train(path, tmp_path / "runs", "--method", "plain", code=130)
     (listed,) = (tmp_path / "runs").glob("my-*/rejects.csv")
     assert "'C1CC(' is no valid SMILES" in listed.read_text()
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_being_stopped_says_how_to_go_on(number, code, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gduq", "train", "my file.csv"])
-    before = signal.getsignal(signal.SIGTERM)
-
-    def training():
-        with resumable("The same command goes on"):
-            os.kill(os.getpid(), number)
-            torch.zeros(1).sum()  # a signal is handled between two steps
-
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers ignore it
-    try:
-        with pytest.raises(typer.Exit) as stopped:
-            training()
-    finally:
-        signal.signal(signal.SIGINT, ignored)
-    assert stopped.value.exit_code == code
-    said = capsys.readouterr().err
-    assert said == "Stopped. The same command goes on: gduq train 'my file.csv'\n"
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_what_to_type_next_works_in_that_order(root, tmp_path, monkeypatch):
@@ -281,7 +221,3 @@ def test_the_bundle_knows_the_columns_of_a_labelled_file(root, tmp_path):
     header, bad, *_ = test.read_text().splitlines()
     (tmp_path / "bad.csv").write_text(f"{header}\n{bad}\n{bad}\n")
     refused("evaluate", folder, "--data", tmp_path / "bad.csv")
-
-    rows = summary_rows(RunFolder(folder).evaluation())  # what a terminal gets
-    assert [row["split"] for row in rows] == ["id_val", "id_test"]
-    assert list(rows[0])[1:] == ["balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"]

@@ -11,9 +11,9 @@ import torch
 from scipy.stats import beta
 
 from gduq.conformal import (
+    METHODS,
     ClassConditional,
     ConformalIntervals,
-    ConformalLabels,
     ShiftWarning,
     SplitConformal,
     conformal_quantile,
@@ -21,7 +21,7 @@ from gduq.conformal import (
 )
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
-from tests.conformal.test_conformal import draw
+from tests.conformal.test_conformal import Given, draw, mapie_sets
 
 SCORES = ConformalIntervals.scores
 
@@ -79,24 +79,7 @@ def test_every_value_is_by_itself(score):
     assert intervals.low.shape == intervals.size.shape == intervals.covered.shape == (200, 3)
     for t in range(3):
         alone = ConformalIntervals(0.2, score, shift_level=0).fit(p[:100].column(t))
-        torch.testing.assert_close(alone(p[100:].column(t)).low, intervals.column(t).low)
-
-
-class Given:
-    """What mapie takes for a fitted regressor: a column of X is what it predicts."""
-
-    def __init__(self, column: int = 0) -> None:
-        self.column = column
-        self.n_features_in_ = 4
-
-    def fit(self, X, y):
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def predict(self, X):
-        return X[:, self.column]
+        torch.testing.assert_close(alone(p[100:].column(t)).low, intervals.low[:, t])
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -112,11 +95,8 @@ def test_intervals_equal_mapie(score, alpha, rows):
     X, X_test = (torch.stack(column, dim=1).numpy() for column in columns)
     options = {"confidence_level": 1 - alpha, "prefit": True}
     if score == "cqr":
-        three = [Given(0), Given(1), Given(2)]
-        oracle, more = (
-            mapie.ConformalizedQuantileRegressor(three, **options),
-            {"symmetric_correction": True},
-        )
+        oracle = mapie.ConformalizedQuantileRegressor(list(map(Given, range(3))), **options)
+        more = {"symmetric_correction": True}
     else:
         theirs = ResidualNormalisedScore(residual_estimator=Given(3), prefit=True)
         theirs = theirs if score == "normalised" else "absolute"
@@ -147,21 +127,17 @@ def test_intervals_never_turn_over():
     spread = torch.linspace(-9.0, 9.0, 200, dtype=torch.float64)
     mixed = replace(p, samples=p.samples + torch.stack([0 * spread, spread], dim=1))
     found = ConformalIntervals(0.1, "cqr", shift_level=0).fit(unsure)(mixed)
-    assert (found.size >= 0).all()
-    assert (found.size == 0).any()
+    assert found.size.min() == 0
 
 
 def test_few_rows_give_the_whole_line():
     p = values(8, 0)
     found = ConformalIntervals(0.1, "absolute").fit(p)(p)
-    assert torch.isinf(found.low).all()
-    assert torch.isinf(found.high).all()
-    assert found.coverage == 1.0
+    assert torch.isinf(torch.stack([found.low, found.high])).all()
 
 
-@pytest.mark.parametrize("score", SCORES[:1])
-def test_intervals_warn_of_shift(score):
-    fitted = ConformalIntervals(0.1, score).fit(values(500, 0))
+def test_intervals_warn_of_shift():
+    fitted = ConformalIntervals(0.1, SCORES[0]).fit(values(500, 0))
     assert fitted(values(500, 1)).shift.pvalue > 0.01  # warnings are errors here
     with pytest.warns(ShiftWarning):
         loud = fitted(values(500, 2, spread=4.0))
@@ -182,10 +158,6 @@ def test_what_the_shift_test_looks_at():
     ):
         assert shift_test(p, q).pvalue > 0.01
         assert shift_test(p, moved).pvalue < 1e-4
-    with pytest.raises(InputError):
-        shift_test(p, values(10, 0, count=2))
-    with pytest.raises(InputError):
-        shift_test(draw(10, 0), labels(10, 0))
 
 
 @pytest.mark.parametrize("method", ["lac", "class_conditional"])
@@ -193,11 +165,10 @@ def test_coverage_of_labels_over_seeds(method):
     found, rare = [], []
     for seed in range(60):
         p = labels(800, seed)
-        fitted = ConformalLabels(0.2, method, nonempty=False, shift_level=0, seed=seed)
+        fitted = METHODS["labels"][method](0.2, nonempty=False, shift_level=0, seed=seed)
         sets = fitted.fit(p[:400])(p[400:])
-        found.append([sets.column(t).coverage for t in range(3)])
-        yes = sets.column(2).target == 1
-        rare.append(sets.column(2).covered[yes].double().mean().item())
+        found.append(sets.covered.nanmean(dim=0).tolist())
+        rare.append(sets.covered[sets.target[:, 2] == 1, 2].mean().item())
     assert np.mean(found, axis=0) == pytest.approx(np.full(3, 0.8), abs=0.02)
     if method == "class_conditional":
         assert np.mean(rare) == pytest.approx(0.8, abs=0.05)
@@ -207,19 +178,17 @@ def test_coverage_of_labels_over_seeds(method):
 
 def test_labels_are_tasks_of_two_classes():
     p_val, p_test = labels(300, 0), labels(200, 1)
-    sets = ConformalLabels(0.1).fit(p_val)(p_test)
-    assert sets.mask.shape == (200, 3, 2)
+    sets = SplitConformal(0.1).fit(p_val)(p_test)
     for t in range(3):
         alone = SplitConformal(0.1).fit(p_val.column(t))(p_test.column(t))
-        assert torch.equal(sets.column(t).mask, alone.mask)
-        assert sets.column(t).coverage == alone.coverage
-    known = ~p_test.target.isnan()
-    assert torch.equal(sets.covered.isnan(), ~known)
+        assert torch.equal(sets.mask[p_test.known[:, t], t], alone.mask)
+        assert float(sets.covered[:, t].nanmean()) == alone.coverage
+    known = ~sets.covered.isnan()
+    assert torch.equal(known, ~p_test.target.isnan())
     assert sets.coverage == pytest.approx(sets.covered[known].mean().item())
     assert (sets.size >= 1).all()
-    unlabelled = ConformalLabels(0.1).fit(p_val)(replace(p_test, target=None))
+    unlabelled = SplitConformal(0.1).fit(p_val)(replace(p_test, target=None))
     assert torch.equal(unlabelled.mask, sets.mask)
-    assert len(unlabelled.column(0)) == 200
     with pytest.raises(InputError):
         _ = unlabelled.coverage
 
@@ -228,7 +197,7 @@ def test_a_label_that_no_row_knows_gets_both_answers():
     p = labels(200, 0)
     target = p.target.clone()
     target[:, 1] = math.nan
-    sets = ConformalLabels(0.2).fit(replace(p, target=target))(p)
+    sets = SplitConformal(0.2).fit(replace(p, target=target))(p)
     assert (sets.size[:, 1] == 2).all()
     assert (sets.size[:, 0] < 2).any()
 
@@ -246,19 +215,14 @@ def test_every_class_is_covered():
         p_val, p_test = imbalanced(700, seed), imbalanced(700, 1000 + seed)
         for method, into in ((SplitConformal, marginal), (ClassConditional, own)):
             sets = method(0.1, nonempty=False, shift_level=0).fit(p_val)(p_test)
-            share = [sets.covered[sets.target == c].double().mean().item() for c in range(6)]
-            into.append(share)
-    rows = 20  # of the rare class, at least
-    assert np.mean(own, axis=0) == pytest.approx(np.full(6, 0.9), abs=1 / rows)
-    assert np.mean(own, axis=0).min() > 0.89
+            into.append([sets.covered[sets.target == c].double().mean() for c in range(6)])
+    assert np.mean(own, axis=0) == pytest.approx(np.full(6, 0.92), abs=0.03)
     assert np.mean(marginal, axis=0)[0] < 0.8
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_class_conditional_equals_mapie_class_by_class():
     """mapie's threshold on the validation rows of one class alone decides about that class."""
-    from tests.conformal.test_conformal import mapie_sets
-
     p_val, p_test = imbalanced(600, 0), imbalanced(200, 1)
     ours = ClassConditional(0.1, nonempty=False).fit(p_val)(p_test).mask
     for c in range(6):
@@ -270,7 +234,7 @@ def test_a_class_with_too_few_rows_is_in_every_set():
     p = imbalanced(600, 0)
     few = p[(p.target != 0) | (torch.arange(len(p)) < 20)]
     fitted = ClassConditional(0.05, shift_level=0).fit(few)
-    assert fitted.quantile.isinf().tolist() == [True] + [False] * 5
+    assert fitted.quantile.isinf().tolist() == [[True] + [False] * 5]
     assert fitted(p).mask[:, 0].all()
 
 
@@ -284,19 +248,19 @@ def test_bad_input():
         lambda: ConformalIntervals().fit(r),
         lambda: ConformalIntervals().fit(p)(q),
         lambda: ConformalIntervals().fit(p)(values(9, 0, count=2)),
-        lambda: ConformalLabels(method="raps"),
-        lambda: ConformalLabels().fit(p),
-        lambda: ConformalLabels().fit(q[:0]),
-        lambda: ConformalLabels().fit(replace(q, target=torch.full_like(q.target, math.nan))),
-        lambda: ConformalLabels().fit(replace(q, target=None)),
-        lambda: ConformalLabels().fit(q)(LabelPrediction(q.samples[..., :2])),
+        lambda: SplitConformal().fit(q[:0]),
+        lambda: SplitConformal().fit(replace(q, target=torch.full_like(q.target, math.nan))),
+        lambda: SplitConformal().fit(replace(q, target=None)),
+        lambda: SplitConformal().fit(q)(LabelPrediction(q.samples[..., :2])),
         lambda: SplitConformal().fit(p),
         lambda: SplitConformal().fit(r)(q),
         lambda: shift_test(p, p[:0]),
+        lambda: shift_test(p, values(10, 0, count=2)),
+        lambda: shift_test(r, q),
         lambda: ConformalIntervals(shift_level=0).fit(p)(replace(p, target=None)).coverage,
     ]:
         with pytest.raises(InputError):
             call()
-    for method in (ConformalIntervals(), ConformalLabels()):
+    for method in (ConformalIntervals(), SplitConformal()):
         with pytest.raises(NotFittedError):
             method(p)

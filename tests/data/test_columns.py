@@ -28,48 +28,73 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["smiles", "SMILES", "Canonical SMILES", "isomeric-smiles", "Drug_smiles", "structure"]
+    "name", ["smiles", "SMILES", "Canonical SMILES", "isomeric-smiles", "Drug_smiles"]
 )
-def test_smiles_are_found_by_name_or_content(name, written):
+def test_smiles_are_found_by_name(name, written):
     found = find_columns(written(f"{name},y,key,n"), targets=["y"])
-    assert found.smiles == name
-    assert found.ids == ("key", "n")
+    assert found == (name, ("y",), ("key", "n"))
 
 
 def test_smiles_that_are_named_win(written):
     path = written("smiles,y,Other,n")
-    assert find_columns(path, "OTHER", ["y"]).smiles == "Other"
+    assert find_columns(path, "OTHER", ["y"])[0] == "Other"
     with pytest.raises(InputError):
         find_columns(path, "mol", ["y"])
 
 
-def test_words_are_not_taken_for_molecules(written):
-    with pytest.raises(InputError):
-        find_columns(written("name,y", "ethanol,1\nphenol,2\nNO,3\n"))
+def test_where_smiles_are_is_not_guessed(written):
+    for header in ("N,y", "isomeric_smiles,canonical_smiles", "structure,y"):
+        with pytest.raises(InputError) as error:
+            find_columns(written(header, "P,1\nN,2\n"))
+        assert header.split(",")[1] in error.value.do
+
+
+def test_smiles_are_found_by_content(written):
+    body = "".join(f"K-{i},{'C' * (i + 2)}O,{i / 7},lab {i % 3}\n" for i in range(30))
+    found = find_columns(written("Compound,Struktur,logD,Site", body + "K-30,none,2,lab 1\n"))
+    assert found == ("Struktur", ("logD",), ("Compound",))
+    twice = "".join(f"{'C' * (i + 2)}O,{'C' * (i + 2)}N,{i / 7}\n" for i in range(9))
     with pytest.raises(InputError) as error:
-        find_columns(written("a,b,y", "CCO,CCCC,1.5\nCCN,CCCCC,2.5\nCCC,CCN,3\n"))
-    assert "a, b" in error.value.got
+        find_columns(written("acid,base,y", twice))
+    assert error.value.got == "acid, base"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("CPD-0,CCO,-2.27\nCPD-1,CCCO,1.5\nCPD-2,CCCCO,2.5\n", "'CCO'"),
+        ("key,y\nLFQSCWFLJHTTHZ-UHFFFAOYSA-N,1.5\nAAAAAAAAAAAAAA-UHFFFAOYSA-N,2.5\n", "InChIKey"),
+        ("smiles,y\nCCO,3\nCCN,3.0\nCCC,\n", "3.0 in every row"),
+        ("smiles,y\n" + "".join(f"CCO,{i}.5 nM\n" for i in range(30)), "'0.5 nM', a number"),
+    ],
+)
+def test_mistakes_in_a_table_are_named(text, named, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        find_columns(path)
+    assert named in str(error.value)
 
 
 def test_the_target_is_the_only_column_it_can_be(written):
     path = written("smiles,y,key,id", "CCO,1.5,M-1,1\nCCC,,M-2,2\nCCN,-1,M-3,3\n")
-    assert find_columns(path).targets == ("y",)  # numbers that only count rows are none
+    assert find_columns(path)[1] == ("y",)  # numbers that only count rows are none
     with pytest.raises(InputError) as error:
         find_columns(written("smiles,a,b", "CCO,1.5,2\nCCC,2.5,5\n"))
-    assert "--target a " in error.value.do
+    assert "--target a;" in error.value.do
 
 
 @pytest.mark.parametrize(
-    "name", ["CID", "Compound ID", "row", "Unnamed: 0", "Batch", "Plate No", "year", "Set"]
+    "name", ["CID", "Compound ID", "row", "Unnamed: 0", "Batch", "Plate", "year", "Set"]
 )
 def test_numbers_that_are_kept_and_not_measured_are_no_target(name, written):
     path = written(f"smiles,{name},logS", "CCO,3,1.5\nCCC,9,2.5\nCCN,5,-1\n")
-    assert find_columns(path).targets == ("logS",)
+    assert find_columns(path)[1] == ("logS",)
 
 
 @pytest.mark.parametrize("name", ["y", "Label", "activity class", "Outcome", "isActive"])
 def test_words_are_a_target_where_their_name_says_so(name, written):
-    assert find_columns(written(f"smiles,key,{name},Batch", WORDS)).targets == (name,)
+    assert find_columns(written(f"smiles,key,{name},Batch", WORDS))[1] == (name,)
 
 
 @pytest.mark.parametrize("name", ["Batch", "grade", "label batch", "class_id", "Laboratory"])
@@ -77,7 +102,7 @@ def test_other_words_are_no_target_unless_they_are_named(name, written):
     path = written(f"smiles,key,{name},plate", WORDS)
     with pytest.raises(InputError):
         find_columns(path)
-    assert find_columns(path, targets=[name]).targets == (name,)
+    assert find_columns(path, targets=[name])[1] == (name,)
 
 
 def test_several_targets_are_typed_as_the_error_says(written):
@@ -87,9 +112,9 @@ def test_several_targets_are_typed_as_the_error_says(written):
         find_columns(path)
     wanted = ("NR-AR", "NR-ER", "SR-p53", "SR-ATAD5 [uM]")
     assert ", ".join(wanted) in error.value.got
-    assert find_columns(path, targets=["NR-*", "SR-*"]).targets == wanted
-    assert find_columns(path, targets=["SR-ATAD5", "SR-?*"]).targets == (wanted[3], wanted[2])
-    assert find_columns(path, targets=["*"], others=["CID"]).targets == wanted
+    assert find_columns(path, targets=["NR-*", "SR-*"])[1] == wanted
+    assert find_columns(path, targets=["SR-ATAD5", "SR-?*"])[1] == (wanted[3], wanted[2])
+    assert find_columns(path, targets=["*"], others=["CID"])[1] == wanted
 
 
 @pytest.mark.parametrize(
@@ -97,7 +122,6 @@ def test_several_targets_are_typed_as_the_error_says(written):
     [
         ("smiles,key,activity,MW", WORDS, {}),  # numbers and words are not weighed
         ("smiles,NR-AR,b", "CCO,1,0\nCCC,0,1\n", {"targets": ["XR-*"]}),
-        ("smiles,k,grade,b", WORDS, {"targets": ["grade"], "task": "values"}),
         ("smiles,k,grade,b", WORDS, {"targets": ["smiles"]}),
         ("smiles,logS [mol/L],key,n", BODY, {"targets": ["logs"]}),
         ("smiles,key,grade", "".join(f"CCO,M-{i},low\n" for i in range(30)), {"targets": ["key"]}),
@@ -112,19 +136,11 @@ def test_what_is_refused(header, body, options, written):
 
 
 def test_decimal_commas_in_what_would_be_the_target(written):
+    body = "A;CCO;0,5\nB;CCC;-1,25\n"
+    assert find_columns(written("Compound;smiles;logS", body))[1] == ("logS",)
     with pytest.raises(InputError) as error:
-        find_columns(written("Compound;smiles;logS", "A;CCO;0,5\nB;CCC;-1,25\n"))
+        find_columns(written("Compound|smiles|logS", body.replace(";", "|").replace("0,5", "7.5")))
     assert "'-1,25'" in error.value.got
-
-
-def test_a_column_that_serves_the_cut_is_no_target(written):
-    path = written("smiles,y,year", "CCO,1.5,2001\nCCC,2.5,2005\n")
-    assert find_columns(path, others=["year"]).targets == ("y",)
-
-
-def test_units_need_not_be_typed(written):
-    found = find_columns(written("smiles,logS [mol/L],key,n"), targets=["logS"])
-    assert found.targets == ("logS [mol/L]",)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +148,8 @@ def test_units_need_not_be_typed(written):
     [
         ("logS [log(mol/L)]", "logS", "log(mol/L)"),
         ("IC50 [nM (10 %)]", "IC50", "nM (10 %)"),
-        ("Ki (nM [n=3])", "Ki", "nM [n=3]"),
         ("f(x) [m]", "f(x)", "m"),
-        ("[log S]", "[log S]", ""),
         ("share [0, 1)", "share [0, 1)", ""),
-        ("y ()", "y ()", ""),
-        ("", "", ""),
     ],
 )
 def test_units_may_have_brackets_of_their_own(column, name, unit):
@@ -152,8 +164,10 @@ def test_any_text_is_a_table_or_a_mistake(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("any") / "t.csv"
     path.write_bytes("\n".join(lines).encode() + b"\xff")
     try:
-        found = find_columns(path)
+        with pytest.warns(UserWarning, match="Latin-1"):
+            found = find_columns(path)
     except InputError:
         return
-    assert {found.smiles, *found.targets, *found.ids} <= set(read_table(path).names)
-    assert found.smiles not in found.targets
+    smiles, targets, ids = found
+    assert {smiles, *targets, *ids} <= set(read_table(path).names)
+    assert smiles not in targets

@@ -10,9 +10,10 @@ import torch
 from networkx.algorithms.isomorphism import is_isomorphic
 
 from gduq.data import motif as motif_graphs
-from gduq.data.laplacian import laplacian_encoding
+from gduq.data.laplacian import add_laplacian
 from gduq.data.motif import BASES, MOTIFS, MotifRecipe, build_motif, draw_recipe, load_motif
 from gduq.errors import InputError
+from gduq.graphs import Packed
 
 SIZES = {
     "covariate": (18000, 3000, 3000, 3000, 3000),
@@ -199,22 +200,15 @@ def test_loading_is_reproducible():
     assert one.train.target.shape == (18000,)
     graph = one.train.graphs[7]
     assert torch.equal(graph.x, torch.ones(graph.num_nodes, 1))
+    with pytest.raises(InputError):
+        load_motif("colour", "covariate")
 
 
-def test_with_encodings_instead_of_the_constant(tmp_path, monkeypatch):
+def test_with_encodings_instead_of_the_constant(monkeypatch):
     monkeypatch.setattr(motif_graphs, "draw_recipe", partial(draw_recipe, total=300))
-    splits = load_motif("basis", "no_shift", tmp_path, pe=4)
+    splits = load_motif("basis", "no_shift", pe=4)
     graph = splits.train.graphs[0]
     assert "x" not in graph
-    assert torch.equal(graph.pe, laplacian_encoding(graph.edge_index, graph.num_nodes))
+    assert torch.equal(graph.pe, add_laplacian(Packed.pack([graph]))[0].pe)
     plain = load_motif("basis", "no_shift")
     assert torch.equal(graph.edge_index, plain.train.graphs[0].edge_index)
-    monkeypatch.setattr(motif_graphs, "add_laplacian", None)  # the second time they are there
-    again = load_motif("basis", "no_shift", tmp_path, pe=4)
-    assert torch.equal(again.train.graphs[0].pe, graph.pe)
-
-
-@pytest.mark.parametrize("wrong", [("colour", "covariate"), ("basis", "none")])
-def test_wrong_settings(wrong):
-    with pytest.raises(InputError):
-        draw_recipe(*wrong, torch.Generator())

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import from_smiles
 
 from gduq.data.files import stream
-from gduq.data.smiles import RDKitProcess, molecules, readable
+from gduq.data.smiles import RDKitProcess, molecules
 
 pytest.importorskip("rdkit")
 
@@ -22,7 +22,7 @@ SMILES = (
     "F[P-](F)(F)(F)(F)F", "c1ccc2c(c1)[nH]c1ccccc12", "C[Si](C)(C)C", "[C-]#[O+]", "BrC(Cl)(I)F",
 )  # fmt: skip
 # thousands of atoms, each bound to its neighbours and to one 37 places away
-BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 200
+BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 800
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,6 @@ def test_graphs_are_those_of_pyg():
 @given(st.text(alphabet="CNOcn1234()[]=#@+-/\\.%HBrl ", max_size=40))
 def test_any_text_becomes_the_graph_of_pyg_or_a_reason(text):
     (found,) = molecules([text])
-    assert readable([text]) == [from_smiles(text).num_nodes > 0] or isinstance(found, str)
     if isinstance(found, str):
         assert found
     else:
@@ -62,7 +61,7 @@ def test_any_text_becomes_the_graph_of_pyg_or_a_reason(text):
     [
         ("", "empty"),
         ("F/C=C\\(", "'F/C=C\\(' is no valid SMILES"),
-        ("[C+20]", "20 is no formal_charge"),
+        ("[C+20]", "20 is not in list"),
         ("C\ud800", "surrogates"),
         ("C\x00C", ""),
     ],
@@ -83,33 +82,29 @@ def test_a_text_that_keeps_rdkit_busy_ends_its_own_question_only(rdkit):
     check_as_pyg(rdkit.read(["CCC", "N"])[1], "N")
 
 
-class Popen(subprocess.Popen):
-    """Tells of every process that was started."""
-
-    started: list[subprocess.Popen]
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.started.append(self)
-
-
 def test_a_process_that_was_killed_is_replaced(monkeypatch):
-    monkeypatch.setattr(Popen, "started", [], raising=False)
-    monkeypatch.setattr(subprocess, "Popen", Popen)
+    started, start = [], subprocess.Popen
+
+    def popen(*arguments, **options):
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
     rdkit = RDKitProcess()
-    assert rdkit.ask("parse", ["C"]) == [True]
-    Popen.started[0].kill()
-    Popen.started[0].wait()
+    assert rdkit.ask("scaffold", ["C"]) == [""]
+    started[0].kill()
+    started[0].wait()
     [found] = rdkit.read(["CCO"])
     rdkit.close()
     check_as_pyg(found, "CCO")
-    assert [process.poll() is not None for process in Popen.started] == [True, True]
+    assert [process.poll() is not None for process in started] == [True, True]
 
 
 def test_who_is_interrupted_gets_no_answers_to_that_question_next(monkeypatch):
     rdkit = RDKitProcess()
+    assert rdkit.ask("scaffold", ["C"]) == [""]
     with monkeypatch.context() as patch:
-        patch.setattr("gduq.data.smiles.json.loads", interrupt)
+        patch.setattr("multiprocessing.connection.Connection.recv", interrupt)
         with pytest.raises(KeyboardInterrupt):
             rdkit.read(["CCO"])
     [found] = rdkit.read(["N"])

@@ -9,8 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from gduq.evaluation import Evaluation, evaluate
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.graphs.view import Splits, View
 from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
 
 FAST = {"resamples": 20}

@@ -12,8 +12,7 @@ from gduq.anchoring import anchor
 from gduq.calibration import TemperatureScaling
 from gduq.evaluation import corrupted_predictions, evaluate
 from gduq.evaluation.calibrated import full_graph
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.graphs.view import Splits, View
 from gduq.nn import GNN
 from gduq.prediction import ClassPrediction, predict
 from tests.evaluation.cases import FAST, NAN, graph_views, node_splits, part
@@ -34,7 +33,7 @@ def test_node_model_with_graph_methods_copies_and_subgroups():
         p = predict(model, view)
         assert found.value(name, "nll").value == pytest.approx(metrics.nll(p), rel=1e-5)
     variants = set(found.table.variant)
-    assert {"daps", "mahalanobis", "knn", "epistemic", "disagreement"} <= variants
+    assert {"daps", "mahalanobis", "epistemic", "threshold"} <= variants
     groups = part(found, kind="subgroups")
     assert {v.split(":")[0] for v in groups.variant} == {"degree"}
     whole = predict(model, splits.train.graphs[0].clone().update({"y": None}))
@@ -62,21 +61,6 @@ def test_graph_model_and_severities():
     severe = {"size=12": views.pop("ood_test")}
     found = evaluate(net, Splits(**views, severities=severe), **FAST)
     assert set(part(found, kind="ood").split) == {"size=12"}
-
-
-def test_a_plain_network_without_features_is_fine():
-    class Plain(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.randn(3, 3))
-
-        def forward(self, x, edge_index):
-            return x @ self.weight
-
-    torch.manual_seed(0)
-    found = evaluate(Plain(), node_splits(), **FAST)
-    assert "mahalanobis" not in set(found.table.variant)
-    assert "daps" in set(found.table.variant)
 
 
 @pytest.mark.parametrize("kind", ["values", "labels"])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToUndirected
-
-from tests.conftest import tiny_graph
 
 few = settings(deadline=None, max_examples=40)
 
@@ -31,12 +29,6 @@ def sound(draw: st.DrawFn, max_nodes: int = 6) -> Data:
     if draw(st.booleans()):
         graph.edge_weight = torch.rand(len(pairs))
     return graph
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> Batch:
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-    return Batch.from_data_list([tiny_graph(n, draw(seeds)) for n in sizes])
 
 
 def judged(nodes: int = 4) -> Data:

@@ -16,7 +16,6 @@ from gduq.graphs import (
     on_device,
     row_batch,
     row_kind,
-    row_marks,
     row_type,
     targets,
 )  # fmt: skip
@@ -33,12 +32,6 @@ def test_label_rows() -> None:
     graph.batch_size = 3  # seeds come first, whatever else is marked
     assert label_rows(graph, 4) == slice(None, 3)
     assert label_rows(graph, 1) == slice(None)
-
-
-def test_the_batch_size_of_a_batch_is_no_mark() -> None:
-    batch = Batch.from_data_list([tiny_graph(1, 0), tiny_graph(1, 1), tiny_graph(1, 2)])
-    assert batch.batch_size == 3
-    assert label_rows(batch, 3) == slice(None)
 
 
 def test_targets() -> None:
@@ -72,14 +65,6 @@ def test_num_graphs() -> None:
     assert num_graphs(empty_last) == 2
 
 
-def test_a_graph_on_its_device_is_itself() -> None:
-    graph = tiny_graph(3, 0)
-    assert on_device(graph, torch.device("cpu")) is graph
-    away = on_device(graph, torch.device("meta"))
-    assert away.x.device.type == away.edge_index.device.type == "meta"
-    assert graph.x.device.type == graph.edge_index.device.type == "cpu"  # not moved itself
-
-
 def test_rows_are_said_not_counted() -> None:
     graph = judged()
     assert row_kind(graph) is None  # labels of both nodes and edges
@@ -90,15 +75,6 @@ def test_rows_are_said_not_counted() -> None:
     assert targets(graph, 2).tolist() == [1.0, 1.0]
     graph.edge_label = None
     assert targets(graph, 2) is None
-
-
-def test_edges_without_other_labels_are_the_rows() -> None:
-    """What PyG's LinkNeighborLoader hands out: all edges count."""
-    graph = judged()
-    del graph["y"]
-    assert row_kind(graph) == "edge"
-    assert label_rows(graph, 4) == slice(None)
-    assert targets(graph, 4).tolist() == graph.edge_label.tolist()
 
 
 def test_numbers_of_rows_and_their_graphs() -> None:
@@ -121,7 +97,7 @@ def test_rows_of_one_type() -> None:
     assert (num_rows(graph, "node"), num_rows(graph, "graph")) == (3, 1)
     assert label_rows(graph, 3) == slice(None)
     mark_rows(graph, torch.tensor([True, False, True]), "node", "paper")
-    assert row_marks(graph).tolist() == [True, False, True]
+    assert label_rows(graph, 3).tolist() == [True, False, True]
     assert targets(graph, 2).tolist() == [0, 2]
     graph["paper"].batch_size = 2  # seeds of a neighbourhood
     assert targets(graph, 2).tolist() == [0, 1]
@@ -141,14 +117,6 @@ def test_the_type_of_the_rows_must_be_clear() -> None:
     graph.row_type = "venue"
     with pytest.raises(InputError):
         row_type(graph)
-
-
-def test_labels_of_heterogeneous_graphs_as_a_whole() -> None:
-    graph = hetero()
-    graph.y = torch.tensor([1])
-    pair = Batch.from_data_list([graph, graph])
-    assert row_kind(pair) is None
-    assert targets(pair, 2).tolist() == [1, 1]
 
 
 def test_heterogeneous_graphs_move_as_copies() -> None:

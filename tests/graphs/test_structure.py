@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.transforms import ToSparseTensor
 
 from gduq.data import View
 from gduq.graphs import Rows, join, structure_of
@@ -53,13 +52,6 @@ def test_the_ends_of_an_edge_have_no_order() -> None:
     check(told(next(some.batches()), "edge"), [[1], [3]])
 
 
-def test_only_rows_that_count() -> None:
-    view = View(star(3), torch.tensor([0, 2]))
-    check(told(next(view.batches()), "node"), [[3], [0]])
-    many = View([star(3), lone(), star(2)], torch.tensor([0, 4, 5]))
-    check(told(next(many.batches()), "node"), [[3], [0], [2]])
-
-
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(0, 2**16))
 def test_mates_in_a_batch_and_names_of_nodes_change_nothing(leaves: list[int], seed: int) -> None:
     graphs = [star(count) for count in leaves]
@@ -73,19 +65,6 @@ def test_mates_in_a_batch_and_names_of_nodes_change_nothing(leaves: list[int], s
     other = Data(x=graph.x, edge_index=place[graph.edge_index], batch=graph.batch[order])
     assert torch.equal(told(other, "node"), nodes[order])
     assert torch.equal(told(other, "graph"), together)
-
-
-def test_an_adjacency_matrix_tells_the_same() -> None:
-    graphs = [star(3), star(2), lone()]
-    kept = ToSparseTensor(remove_edge_index=True)
-    sparse = [kept(graph.clone()) for graph in graphs]
-    assert "edge_index" not in sparse[0]
-    for rows in ("node", "graph"):
-        wanted = torch.cat([told(graph, rows) for graph in graphs])
-        assert torch.equal(torch.cat([told(graph, rows) for graph in sparse]), wanted)
-    for layout in (torch.sparse_coo, torch.sparse_csc):
-        matrix = sparse[0].adj_t.to_dense().to_sparse(layout=layout)
-        check(told(Data(x=torch.ones(4, 1), adj_t=matrix), "node"), [[3], [0], [0], [0]])
 
 
 def test_where_it_cannot_be_told() -> None:

@@ -68,6 +68,9 @@ def test_node_tasks_over_several_graphs(pack):
     assert view.target.tolist() == [0, 0, 1, 3]
     found = [b.y[b.row_mask].tolist() for b in view.batches(2)]
     assert found == [[0, 0, 1], [3]]
+    assert [len(b.y[b.row_mask]) for b in view.batches(1)] == [1, 2, 1]
+    few = View(plain, torch.tensor([0, 8]))  # a graph without marked nodes is in no batch
+    assert [int(batch.row_mask.sum()) for batch in few.batches(1)] == [1, 1]
 
 
 def test_take_counts_rows():
@@ -121,8 +124,6 @@ def test_a_datasets_transform_runs_at_every_visit():
         lambda: View([graph([0, 1, 2]), graph([0, 1, 2])]).target,
         lambda: View(Data(x=torch.ones(6, 1), edge_index=EDGES, y=torch.ones(4)), [1]).target,
         lambda: list(View([graph(0), graph(1)]).batches(0)),
-        lambda: list(View([graph(0), graph(1)]).batches(shuffle=True)),
-        lambda: View(linked()[:2], edges=True),
         lambda: View(papers(), edges=True),
         lambda: View(node_graph(), edges=True),
         lambda: View(linked()[0], torch.tensor([1]), edges=True),
@@ -175,11 +176,6 @@ def test_graphs_of_different_attributes_are_refused_by_name():
         next(View(graphs).batches(2))
 
 
-def test_batches_without_marked_nodes_are_left_out():
-    view = View(small(6), rows=torch.tensor([0, 11]))
-    assert [int(batch.row_mask.sum()) for batch in view.batches(2)] == [1, 1]
-
-
 # -- labels ------------------------------------------------------------------------------------
 
 
@@ -197,6 +193,24 @@ def test_several_labels_per_row_stay_together():
 
 
 # -- edges -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_edges_of_several_graphs(pack):
+    parts = [part for seed in (12, 9, 10) for part in linked(seed)[1:2]]
+    keys = ("x", "edge_index", "edge_label_index", "edge_label")
+    plain = [Data(**{key: part[key] for key in keys}) for part in parts]
+    sizes = [part.edge_label.numel() for part in plain]
+    last = sum(sizes) - 1
+    view = View(Packed.pack(plain) if pack else plain, edges=torch.tensor([last, 0, 1]))
+    assert view.task == "edge"
+    every = torch.cat([part.edge_label for part in plain])
+    assert torch.equal(view.target, every[[last, 0, 1]])
+    batches = list(view.batches(1))  # one graph has no row
+    assert [int(batch.edge_row_mask.sum()) for batch in batches] == [2, 1]
+    (both,) = view.batches()
+    assert torch.equal(targets(both, 3)[view.order], view.target)
+    assert int(both.edge_label_index.max()) < both.num_nodes
 
 
 def linked(nodes=12):
@@ -241,12 +255,6 @@ def test_some_of_the_edges(form):
     assert torch.equal(changed.mask, view.mask)
 
 
-def test_splits_refuse_edges_in_two_of_them():
-    data = linked()[0]
-    with pytest.raises(InputError):
-        Splits(View(data, edges=torch.arange(5)), id_val=View(data, edges=torch.tensor([3, 4, 5])))
-
-
 # -- several types of nodes --------------------------------------------------------------------
 
 
@@ -273,38 +281,6 @@ def test_nodes_of_one_type(node_type):
     assert "row_type" not in data
     assert view.take(torch.tensor([1])).target.tolist() == [3]
     assert View(data, node_type="paper").target.tolist() == [0, 1, 2, 3]
-
-
-def test_nodes_of_one_type_in_several_graphs():
-    view = View([papers(3), papers(2), papers(4)], torch.tensor([0, 3, 4, 8]), node_type="paper")
-    assert view.target.tolist() == [0, 0, 1, 3]
-    batches = list(view.batches(2))
-    assert [targets(b, n).tolist() for b, n in zip(batches, (3, 1), strict=True)] == [
-        [0, 0, 1],
-        [3],
-    ]
-    assert [row_type(batch) for batch in batches] == ["paper", "paper"]
-
-
-def test_rows_of_different_types_do_not_overlap():
-    data = papers()
-    data["author"].y = torch.arange(5)
-    rows = {"rows": torch.tensor([0, 1])}
-    one, two = (View(data, node_type=name, **rows) for name in ("paper", "author"))
-    assert len(Splits(one, id_val=two).id_val) == 2
-    with pytest.raises(InputError):
-        Splits(one, id_val=View(data, node_type="paper"))
-    with pytest.raises(InputError):
-        View(data, torch.tensor([0]))
-
-
-def test_heterogeneous_graphs_with_labels_of_their_own():
-    graphs = [papers(), papers(3)]
-    for i, data in enumerate(graphs):
-        data.y = torch.tensor([i])
-    view = View(graphs)
-    assert (view.task, view.target.tolist()) == ("graph", [0, 1])
-    assert [batch.num_graphs for batch in view.batches()] == [2]
 
 
 # -- the order of numbers --------------------------------------------------------------------------
@@ -350,14 +326,3 @@ def test_predictions_line_up_with_the_numbers(several):
     said = gduq.evaluate(net, given).predictions
     assert torch.equal(said["two"].target, y[numbers.flip(0)])
     torch.testing.assert_close(said["two"].probs, every.probs[numbers.flip(0)])
-
-
-def test_a_plain_graph_and_sampled_neighbourhoods_say_which_nodes():
-    data = node_graph()
-    net = GNN(1, 4, 2, num_layers=2, task="node").eval()
-    data.y = data.y % 2
-    assert gduq.predict(net, data).nodes.tolist() == list(range(6))
-    part = Data(x=data.x[[5, 1, 0]], edge_index=EDGES, n_id=torch.tensor([5, 1, 0]), batch_size=2)
-    assert gduq.predict(net, part).nodes.tolist() == [5, 1]
-    graphs = [graph(0), graph(1)]
-    assert gduq.predict(GNN(1, 4, 2, num_layers=2).eval(), graphs).nodes is None

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 from gduq.errors import InputError
-from gduq.graphs import (
-    check_graph,
-    iterate,
-    mark_rows,
-    num_graphs,
-    row_batch,
-    row_type,
-    targets,
-)  # fmt: skip
+from gduq.graphs import iterate, mark_rows, num_graphs, row_batch, row_type, targets
 from gduq.graphs.view import View
 from tests.graphs.cases import hetero
 
@@ -70,51 +62,17 @@ def test_walks_visit_all_graphs_in_order(
         assert max(num_graphs(p) for p in parts) == min(batch_size, len(graphs))
 
 
-def test_one_graph_comes_as_it_is(node_graph: Data) -> None:
-    assert next(iterate(node_graph)) is node_graph
-    assert next(iterate([node_graph])) is node_graph
-    batch = Batch.from_data_list([node_graph, node_graph])
-    assert list(iterate(batch)) == [batch]
-
-
 @pytest.mark.parametrize(
-    "empty", [[], (), iter([]), Rows([])], ids=["list", "tuple", "iter", "set"]
-)
-def test_nothing_to_walk(empty: object) -> None:
-    with pytest.raises(InputError):
-        list(iterate(empty))
-
-
-@pytest.mark.parametrize(
-    "thing", [None, 3, "abc", b"abc", {"a": 1}, {}, [1, 2], ["a"], [None], [[], []], iter([1])]
+    "thing",
+    [
+        *([], (), iter([]), Rows([])),
+        *(None, 3, "abc", b"abc", {"a": 1}, {}, [1, 2], ["a"], [None], [[], []], iter([1])),
+        torch.utils.data.DataLoader([torch.ones(2), torch.ones(2)], batch_size=None),
+        torch.utils.data.DataLoader([Data(x=torch.ones(1, 1))], batch_size=1),  # joins no graphs
+    ],
 )
 def test_what_cannot_be_walked(thing: object) -> None:
     with pytest.raises(InputError):
         list(iterate(thing))
-
-
-def test_a_loader_of_something_else() -> None:
-    loader = torch.utils.data.DataLoader([torch.ones(2), torch.ones(2)], batch_size=None)
     with pytest.raises(InputError):
-        list(iterate(loader))
-
-
-def test_torchs_own_loader_cannot_join_graphs(graphs: list[Data]) -> None:
-    with pytest.raises(InputError):
-        list(iterate(torch.utils.data.DataLoader(graphs, batch_size=2)))
-    one_by_one = torch.utils.data.DataLoader(graphs, batch_size=None)  # joins nothing
-    assert len(list(iterate(one_by_one))) == len(graphs)
-
-
-@pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_size_below_one(batch_size: int, graphs: list[Data]) -> None:
-    for kind in KINDS.values():
-        with pytest.raises(InputError):
-            list(iterate(kind(graphs), batch_size))
-
-
-def test_graphs_with_sparse_features_are_joined() -> None:
-    graph = Data(x=torch.eye(3).to_sparse_csr(), edge_index=torch.tensor([[0], [1]]))
-    (batch,) = iterate([graph, graph])
-    assert batch.x.layout == torch.sparse_csr
-    check_graph(batch, 3)
+        list(iterate([hetero(), hetero()], 0))

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv, GraphNorm
+from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Recipe, Stack
@@ -52,50 +51,32 @@ def test_an_ensemble_holds_one_hypothesis_a_member(batch: Batch) -> None:
     samples = untouched(ensemble, lambda: ensemble.sample(batch))
     for member, found in zip(members, samples, strict=True):
         torch.testing.assert_close(found, member.eval()(batch))
-    torch.testing.assert_close(ensemble.eval()(batch), samples.mean(dim=0))
     p = gduq.predict(ensemble, batch)
     assert torch.equal(p.samples, samples)
     assert (p.epistemic > 0).all()
 
 
-def test_members_made_from_seeds() -> None:
-    seen = []
-
-    def make(seed: int) -> GNN:
-        seen.append(seed)
-        return GNN(4, 8, 3, num_layers=2)
-
-    one, two = Ensemble(make, size=3), Ensemble(make, size=3)
-    assert seen == [0, 1, 2] * 2
-    for p, q in zip(one.parameters(), two.parameters(), strict=True):
-        assert torch.equal(p, q)  # the seed alone decides
-    first, second = (next(m.parameters()) for m in one.members[:2])
-    assert not torch.equal(first, second)
-
-
 @pytest.mark.parametrize(
-    ("members", "size"),
+    "members",
     [
-        ([], None),
-        (make_net, 0),
-        ([make_net(0), make_net(1), make_net(1)], None),
-        (lambda seed: make_net(7), 2),
-        (make_net(0), 3),
-        ([make_net(0), "net"], None),
+        [],
+        [make_net(0), make_net(1), make_net(1)],
+        make_net,
+        make_net(0),
+        nn.Sequential(make_net(0), make_net(1)),
+        [make_net(0), "net"],
     ],
 )
-def test_bad_ensembles(members: object, size: int | None) -> None:
-    """None, of no size, with equal weights, one network, no networks."""
+def test_bad_ensembles(members: object) -> None:
+    """None, with equal weights, one network, no networks."""
     with pytest.raises(InputError):
-        Ensemble(members, size)  # type: ignore[arg-type]
+        Ensemble(members)  # type: ignore[arg-type]
 
 
-def test_members_of_different_architectures(batch: Batch) -> None:
-    ensemble = Ensemble([make_net(0, conv="gin"), make_net(0, conv="gcn"), make_net(0, head="mlp")])
-    assert ensemble.sample(batch).shape == (3, 7, 3)
-    other = GNN(4, 8, 2, num_layers=2).double()
+def test_members_differ_in_their_architecture_but_not_in_their_outputs(batch: Batch) -> None:
+    assert Ensemble([make_net(0), make_net(0, conv="gcn")]).sample(batch).shape == (2, 7, 3)
     with pytest.raises(InputError):
-        Ensemble([make_net(0), other]).sample(batch)
+        Ensemble([make_net(0), GNN(4, 8, 2, num_layers=2).double()]).sample(batch)
 
 
 def test_an_ensemble_of_anchored_members(graphs: list[Data], batch: Batch) -> None:
@@ -128,11 +109,6 @@ class Net(nn.Module):
         return self.head(self.part(h, edge_index))
 
 
-class Functional(nn.Module):
-    def forward(self, h: Tensor, edge_index: Tensor) -> Tensor:
-        return F.dropout(h.relu(), 0.5, self.training)
-
-
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -150,9 +126,7 @@ class Ignoring(nn.Sequential):
 
 
 PARTS: dict[str, Callable[[], nn.Module]] = {
-    "nn.Dropout": lambda: Ignoring(nn.Dropout(0.5)),
-    "inplace": lambda: Ignoring(nn.ReLU(), nn.Dropout(0.5, inplace=True)),
-    "functional": Functional,
+    "nn.Dropout": lambda: Ignoring(nn.ReLU(), nn.Dropout(0.5, inplace=True)),
     "GATConv": lambda: GATConv(8, 8, dropout=0.5),
     "attention": Attention,
     "GPSConv": lambda: GPSConv(8, GCNConv(8, 8), heads=2, dropout=0.5),
@@ -187,42 +161,13 @@ def test_samples_are_passes_in_training_mode_without_batch_statistics(
     torch.testing.assert_close(found, wanted)
 
 
-def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
-    net = nn.Sequential(nn.BatchNorm1d(4), GraphNorm(4), nn.Dropout(0.2)).double().train()
-    model = MCDropout(net, 3, call=lambda net, graph: net(graph.x))
-    untouched(model, lambda: model.sample(node_graph))
-    assert int(net[0].num_batches_tracked) == 0
-    model.train()(node_graph)  # in training they do
-    assert int(net[0].num_batches_tracked) == 1
+def test_a_network_without_dropout(node_graph: Data) -> None:
+    for net in (GAT(4, 8, 2, 3), Net(Ignoring(nn.Dropout(0.0)))):
+        with pytest.raises(InputError):
+            MCDropout(net.double()).sample(node_graph)
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        GAT(4, 8, 2, 3).double(),
-        Net(Ignoring(nn.Dropout(0.0))).double(),
-        Net(Ignoring(nn.Identity())).double(),
-    ],
-    ids=["GAT", "p = 0", "none"],
-)
-def test_a_network_without_dropout(net: nn.Module, node_graph: Data) -> None:
-    node_graph.y = None
-    with pytest.raises(InputError):
-        MCDropout(net).sample(node_graph)
-
-
-def test_errors_end_the_forced_dropout(node_graph: Data) -> None:
-    model, random = MCDropout(make_net(task="node")), torch.random.get_rng_state()
-    bad = node_graph.clone()
-    bad.x[0, 0] = float("nan")
-    with pytest.raises(InputError):
-        model.sample(bad)
-    assert torch.equal(random, torch.random.get_rng_state())
-    x = torch.ones(9)
-    assert F.dropout(x, 0.5, training=False) is x
-
-
-@pytest.mark.parametrize("name", ["functional", "GATConv", "attention"])
+@pytest.mark.parametrize("name", ["GATConv", "attention"])
 @pytest.mark.parametrize("at", ["input", "norm", "head"])
 def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data) -> None:
     net = make_part(name)
@@ -252,8 +197,9 @@ def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None
     net = trained_net(head)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     model = HeadEnsemble(net, size=4, mask=mask)
-    with pytest.raises(NotFittedError):
-        model.sample(Batch.from_data_list(many(3)))
+    for unfit in (model, LastLayerLaplace(net)):
+        with pytest.raises(NotFittedError):
+            unfit.sample(Batch.from_data_list(many(3)))
     history = gduq.fit(model, many(), many(24, 5), progress=False)
     assert len(history.members) == 4
     p = gduq.predict(model, many(24, 5), features=True)
@@ -267,46 +213,17 @@ def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None
 
 def test_masked_heads_know_less_of_what_is_far() -> None:
     """Differences of rows are trained to be uniform; without masking nobody has seen them."""
-    net, models = trained_net(), []
+    net, sure = trained_net(), []
     for mask in (0.0, 0.5):
-        models.append(HeadEnsemble(net, size=3, mask=mask))
-        gduq.fit(models[-1], many(90), many(24, 5), epochs=30, lr=0.01, progress=False)
-    h = gduq.predict(models[0], many(90), features=True).features
-    assert h is not None
-    differences = h - h[torch.randperm(90, generator=torch.Generator().manual_seed(0))]
-    plain, masked = (
-        torch.cat([head(differences) for head in model.heads]).softmax(dim=-1).amax(dim=-1).mean()
-        for model in models
-    )
-    assert masked < plain - 0.1
+        model = HeadEnsemble(net, size=3, mask=mask)
+        gduq.fit(model, many(90), many(24, 5), epochs=30, lr=0.01, progress=False)
+        h = model.features(Batch.from_data_list(many(90)))
+        far = torch.cat([head(h - h.roll(1, dims=0)) for head in model.heads])
+        sure.append(far.softmax(dim=-1).amax(dim=-1).mean())
+    assert sure[1] < sure[0] - 0.1
 
 
-@pytest.mark.parametrize("head", ["mlp", "linear"])
-def test_laplace_is_the_posterior_of_the_last_layer(head: str) -> None:
-    net = trained_net(head).eval()
-    before = {k: v.clone() for k, v in net.state_dict().items()}
-    model = LastLayerLaplace(net)
-    history = gduq.fit(model, many(), many(24, 5), calibrate=None, progress=False)
-    assert not history.records  # nothing is trained
-    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-    batch = Batch.from_data_list(many(6, 9))
-    plain, phi = net(batch).detach(), model.lead(model.features(batch))
-    known = torch.cat([phi, torch.ones(6, 1)], dim=1).double()
-    train = model.lead(gduq.predict(model, many(), features=True).features)
-    wide = torch.cat([train, torch.ones(40, 1)], dim=1).double()
-    p = gduq.predict(net, many()).probs.double()
-    curvature = (torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)).mean(dim=0)
-    hessian = torch.kron(curvature, wide.T @ wide)
-    precision = model.posterior.precision[0] * torch.eye(len(hessian))
-    inverse = torch.linalg.inv(hessian + precision).view(3, -1, 3, known.size(1))
-    variance = torch.einsum("nd,adae,ne->na", known, inverse, known)
-    wanted = plain / (1 + torch.pi / 8 * variance).sqrt()
-    torch.testing.assert_close(model.sample(batch), wanted.unsqueeze(0))
-
-
-def test_a_laplace_before_its_fit_and_of_a_network_without_a_head(node_graph: Data) -> None:
-    with pytest.raises(NotFittedError):
-        LastLayerLaplace(make_net()).sample(node_graph)
+def test_a_network_without_a_head_is_refused(node_graph: Data) -> None:
     for kind in (LastLayerLaplace, HeadEnsemble):
         with pytest.raises(InputError):
             gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
@@ -341,9 +258,9 @@ def test_the_trunk_of_a_stack_runs_once(batch: Batch) -> None:
     assert plain.trunk is not None
     trunk = plain.trunk.requires_grad_(False)
     heads = [
-        HeadEnsemble(None, 2, trunk=trunk),
-        LastLayerLaplace(None, 3, trunk=trunk),
-        gduq.Anchored(trunk.net, Recipe.head(num_anchors=4, mask=0.1), trunk=trunk),
+        HeadEnsemble(trunk, 2),
+        LastLayerLaplace(trunk, 3),
+        gduq.Anchored(trunk, Recipe.head(num_anchors=4, mask=0.1)),
     ]
     for model in heads:
         gduq.fit(model, many(), many(24, 5), progress=False)

@@ -17,12 +17,8 @@ from gduq.errors import InputError
 from gduq.models.laplace import Posterior
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def randn(*size: int, seed: int) -> Tensor:
-    return torch.randn(size, generator=seeded(seed), dtype=torch.float64)
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(outputs: int, d: int, bias: bool) -> tuple[Tensor, Tensor | None]:
@@ -56,16 +52,16 @@ def variances(found: Posterior, new: Tensor, hessian: Tensor, outputs: int) -> T
 @pytest.mark.parametrize(("outputs", "bias"), [(3, True), (3, False), (2, True)])
 def test_the_kronecker_form_is_that_of_its_factors(outputs: int, bias: bool) -> None:
     phi, (weight, b) = randn(20, 4, seed=0), layer(outputs, 4, bias)
-    found, new = Posterior().fit(phi, weight, b), randn(6, 4, seed=3)
+    found, new = Posterior().fit(extended(phi, bias), stacked(weight, b)), randn(6, 4, seed=3)
     wanted = variances(found, extended(new, bias), class_hessian(phi, weight, b), outputs)
-    torch.testing.assert_close(found.variance(new), wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found.variance(extended(new, bias)), wanted, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [0.03, 10.0])
 def test_the_precision_maximises_the_evidence(scale: float) -> None:
     phi, (weight, bias) = randn(30, 4, seed=0), layer(3, 4, True)
     weight, bias = scale * weight, scale * torch.as_tensor(bias)
-    found = Posterior().fit(phi, weight, bias)
+    found = Posterior().fit(extended(phi, True), stacked(weight, bias))
     hessian, theta = class_hessian(phi, weight, bias).numpy(), stacked(weight, bias).numpy()
 
     def loss(log_tau: float) -> float:
@@ -83,11 +79,12 @@ def test_odd_features_and_weights_stay_finite() -> None:
     weight, b = layer(3, 4, True)
     for phi in (torch.ones(20, 4), torch.zeros(20, 4), 1e4 * randn(20, 4, seed=0)):
         for scale in (0.0, 1.0):
-            found = Posterior().fit(phi.double(), scale * weight, scale * torch.as_tensor(b))
-            assert torch.isfinite(found.variance(phi.double())).all()
+            wide = extended(phi.double(), True)
+            found = Posterior().fit(wide, scale * stacked(weight, b))
+            assert torch.isfinite(found.variance(wide)).all()
     for curvature in (None, torch.ones(20, 3)):
         with pytest.raises(InputError):
-            Posterior().fit(torch.full((20, 4), math.nan), weight, b, curvature)
+            Posterior().fit(torch.full((20, 4), math.nan), weight, curvature)
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -109,7 +106,7 @@ def test_it_is_scikit_learns_bayesian_ridge() -> None:
     ridge = BayesianRidge(max_iter=5000, tol=1e-14, fit_intercept=False, **free)
     found = [copy.deepcopy(ridge).fit(phi, column) for column in y.T]
     weight = torch.from_numpy(np.stack([one.coef_ for one in found]))
-    ours = Posterior().fit(phi, weight, None, torch.ones_like(y), y - phi @ weight.T)
+    ours = Posterior().fit(phi, weight, torch.ones_like(y), y - phi @ weight.T)
     for t, one in enumerate(found):
         assert float(ours.noise[t]) == pytest.approx(1 / one.alpha_, rel=1e-6)
         assert float(ours.precision[t]) == pytest.approx(one.lambda_, rel=1e-6)
@@ -124,8 +121,9 @@ def test_noise_and_prior_maximise_the_evidence(shift: float) -> None:
     weight, bias = weight + shift, torch.tensor([0.1, -0.4]).double()
     spread = randn(60, 2, seed=4).exp()
     residuals = y - phi @ weight.T - bias
-    ours = Posterior().fit(phi, weight, bias, 1 / spread, residuals)
-    wide, thetas = extended(phi, True).numpy(), stacked(weight, bias).numpy()
+    wide, thetas = extended(phi, True), stacked(weight, bias)
+    ours = Posterior().fit(wide, thetas, 1 / spread, residuals)
+    wide, thetas = wide.numpy(), thetas.numpy()
     for t in range(2):
         v, r, theta = spread[:, t].numpy(), residuals[:, t].numpy(), thetas[t]
 
@@ -150,7 +148,7 @@ def test_noise_of_odd_cases_is_finite() -> None:
     for features in (phi, torch.zeros_like(phi), 1e6 * phi):
         for theta in (weight, torch.zeros_like(weight)):
             for residuals in (torch.zeros(4, 1), 1e3 * ones):
-                found = Posterior().fit(features, theta, None, ones, residuals)
+                found = Posterior().fit(features, theta, ones, residuals)
                 for value in (found.noise, found.variance(phi)):
                     assert torch.isfinite(value).all()
                     assert (value > 0).all()
@@ -163,12 +161,12 @@ def test_every_label_is_a_yes_no_question_of_its_own() -> None:
     """Missing entries teach nothing."""
     phi, (weight, bias) = randn(40, 4, seed=0), layer(3, 4, True)
     p = F.linear(phi, weight, bias).sigmoid()
-    curvature = p * (1 - p) * (torch.rand(40, 3, generator=seeded(5)) > 0.4)
-    ours = Posterior().fit(phi, weight, bias, curvature)
+    curvature = p * (1 - p) * (randn(40, 3, seed=5) > -0.25)
     wide, new = extended(phi, True), extended(randn(6, 4, seed=3), True)
+    ours = Posterior().fit(wide, stacked(weight, bias), curvature)
     for t, lam in enumerate(curvature.T):
         hessian = wide.T @ (wide * lam[:, None])
         inverse = torch.linalg.inv(hessian + ours.precision[t] * torch.eye(5))
         wanted = ((new @ inverse) * new).sum(dim=1)
-        torch.testing.assert_close(ours.variance(new[:, :4])[:, t], wanted)
+        torch.testing.assert_close(ours.variance(new)[:, t], wanted)
     assert (ours.noise == 1).all()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 import gduq
-from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
+from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Stack
 from gduq.nn import GNN
-from gduq.prediction import Labels, TargetSample, Values
+from gduq.prediction import Labels, Values
 from gduq.shifts.corruptions import shifted_copies
 
 QUIET: dict[str, Any] = {"progress": False}
@@ -138,7 +138,7 @@ def test_the_units_of_a_network_do_not_matter() -> None:
 # -- all of them ---------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[str, int], nn.Module]] = {
-    "ensemble": lambda kind, outputs: Ensemble(lambda seed: gnn(outputs, seed), size=2),
+    "ensemble": lambda kind, outputs: Ensemble([gnn(outputs, seed) for seed in (0, 1)]),
     "dropout": lambda kind, outputs: MCDropout(gnn(outputs), num_samples=4),
     "heads": lambda kind, outputs: HeadEnsemble(trained(kind, outputs), 2),
     "laplace": lambda kind, outputs: LastLayerLaplace(trained(kind, outputs), 4),
@@ -201,26 +201,6 @@ def check_mixture(p: Any, parts: list[Any], shares: list[float]) -> None:
     torch.testing.assert_close(p.variance, square - mean.square(), rtol=1e-6, atol=1e-6)
     density = sum(share * part.log_prob(p.target).exp() for share, part in pairs)
     torch.testing.assert_close(p.log_prob(p.target).exp(), density)
-
-
-def test_dropout_of_a_calibrated_mixture_scales_about_its_own_mean() -> None:
-    """Weighted hypotheses: the temperature of a stack leaves its mean where it was."""
-    members = [Network(trained("values", 2)), Network(trained("values", 4))]
-    for member, outputs in zip(members, (2, 4), strict=True):
-        told = torch.cat([graph.y for graph in data(60, 1, "values")])
-        member.target = Values().fit(TargetSample(told, torch.zeros(60, outputs), told))
-    stack, new = Stack(members, [0.9, 0.1]), data(9, 7, "values")
-    model = MCDropout(stack, 2)
-    model.target = stack.target
-    before = gduq.predict(model, new)
-    stack.set_temperature(3.0, "clean")
-    after = gduq.predict(model, new)
-    assert after.weights.tolist() == pytest.approx([0.45, 0.05, 0.45, 0.05])
-    torch.testing.assert_close(after.variances, 9 * before.variances)
-    for one in (slice(0, 2), slice(2, 4)):  # in every pass
-        shares = torch.tensor([0.9, 0.1]).view(2, 1, 1).double()
-        first, second = ((shares * p.means[one]).sum(dim=0) for p in (before, after))
-        torch.testing.assert_close(first, second)
 
 
 # -- choose --------------------------------------------------------------------------------------

@@ -37,8 +37,6 @@ def make_net(conv: str = "gin", channels: int = 4, **options: object) -> GNN:
     graph = Batch.from_data_list([make_graph(6, s, channels) for s in range(4)])
     if options.get("positional"):
         graph = with_encoding(graph)
-    if options.get("edge_channels"):
-        graph.edge_attr = torch.rand(graph.num_edges, options["edge_channels"]).double()
     for _ in range(3):  # move BatchNorm statistics away from their start
         net(graph)
     return net.eval()
@@ -114,16 +112,6 @@ def test_sparse_features_and_gradients_equal_dense(conv: str) -> None:
         torch.testing.assert_close(dense, other, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("conv", ["gcn", "gin"])
-def test_half_precision(conv: str) -> None:
-    net, graph = make_net(conv, task="node"), make_graph(6, 1)
-    expected = net(graph)
-    graph.x = graph.x.bfloat16()
-    out = net.bfloat16()(graph)
-    assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.double(), expected, rtol=0.1, atol=0.1)
-
-
 def test_edge_weights_and_loops_are_those_of_gcnconv() -> None:
     graph, net = make_graph(6, 1), make_net("gcn", task="node")
     loops = torch.tensor([[2, 4], [2, 4]])
@@ -166,14 +154,11 @@ OPTIONS = [
     {"virtual_node": True},
     {"virtual_node": True, "conv": "gcn"},
     *({"positional": "laplacian", "conv": c} for c in ("gin", "gps")),
-    *({"edge_channels": 2, "conv": c} for c in ("pna", "gated_gcn", "gps")),
 ]
 
 
 def full_graph(sizes: tuple[int, ...] = (1, 5, 9), channels: int = 4) -> Batch:
-    graph = with_encoding(Batch.from_data_list([make_graph(n, n, channels) for n in sizes]))
-    graph.edge_attr = torch.rand(graph.num_edges, 2, generator=torch.Generator().manual_seed(1))
-    return graph
+    return with_encoding(Batch.from_data_list([make_graph(n, n, channels) for n in sizes]))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -194,10 +179,7 @@ def test_prefix_and_suffix_make_the_whole(options: dict[str, object]) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_does_not_depend_on_batch_mates_or_node_order(options: dict[str, object]) -> None:
     net = make_net(**options)
-    alone = [make_graph(n, n) for n in (2, 5, 9)]
-    for i, g in enumerate(alone):
-        with_encoding(g)
-        g.edge_attr = torch.rand(g.num_edges, 2, generator=torch.Generator().manual_seed(i))
+    alone = [with_encoding(make_graph(n, n)) for n in (2, 5, 9)]
     together = net(Batch.from_data_list(alone))
     apart = torch.cat([net(g) for g in alone])
     torch.testing.assert_close(together, apart, rtol=1e-8, atol=1e-9)
@@ -205,9 +187,7 @@ def test_does_not_depend_on_batch_mates_or_node_order(options: dict[str, object]
     g = alone[2]
     place = torch.empty(9, dtype=torch.int64)
     place[order] = torch.arange(9)
-    moved = Data(
-        x=g.x[order], pe=g.pe[order], edge_index=place[g.edge_index], edge_attr=g.edge_attr
-    )
+    moved = Data(x=g.x[order], pe=g.pe[order], edge_index=place[g.edge_index])
     out, expected = net(moved), net(g)
     expected = expected[order] if net.task == "node" else expected
     torch.testing.assert_close(out, expected, rtol=1e-8, atol=1e-9)
@@ -226,28 +206,6 @@ def test_laplacian_signs_flip_in_training_only() -> None:
         assert ratio[graph.batch == i].std(dim=0, correction=0).max() < 1e-12
 
 
-def test_categories_are_embedded() -> None:
-    net = GNN(8, 8, 2, 2, categories=[5, 3])
-    graph = Data(x=torch.tensor([[4, 0], [1, 2]]), edge_index=torch.tensor([[0], [1]]))
-    assert net.eval()(graph).shape == (1, 2)
-    assert net.prefix(graph, "input")[0].shape == (2, 8)
-    graph.x = torch.tensor([[5, 0], [1, 2]])
-    with pytest.raises(InputError):
-        net(graph)
-    with pytest.raises(InputError):
-        net(Data(x=graph.x.float(), edge_index=graph.edge_index))
-
-
-@pytest.mark.parametrize("conv", CONVS)
-def test_graphs_without_edges_and_isolated_nodes(conv: str) -> None:
-    net = make_net(conv)
-    empty = torch.zeros(2, 0, dtype=torch.int64)
-    lonely = Data(x=torch.ones(3, 4).double(), edge_index=empty)
-    one_edge = Data(x=torch.ones(3, 4).double(), edge_index=torch.tensor([[0, 1], [1, 0]]))
-    out = net(Batch.from_data_list([lonely, one_edge]))
-    assert torch.isfinite(out).all()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -258,7 +216,6 @@ def test_graphs_without_edges_and_isolated_nodes(conv: str) -> None:
         {"conv": "pna"},  # without degree
         {"virtual_node": True, "task": "node"},
         {"virtual_node": True, "num_layers": 2},
-        {"edge_channels": 3},
         {"conv": "gps", "hidden_channels": 6},
     ],
     ids=str,
@@ -279,6 +236,3 @@ def test_bad_graphs_are_refused() -> None:
     for pe in (graph.pe.masked_fill(graph.pe > 0, float("nan")), torch.zeros(9, 4).double()):
         with pytest.raises(InputError):
             encoded(graph.update({"pe": pe}))
-    edges = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
-    with pytest.raises(InputError):
-        GNN(4, 8, 3, 2, conv="gps", edge_channels=2).eval()(edges)

@@ -21,12 +21,7 @@ def draw(m: int, seed: int, scale: float = 2.0, ties: bool = False) -> ClassPred
     return ClassPrediction(logits.round() if ties else logits, target=target)
 
 
-@given(
-    m=st.integers(1, 60),
-    coverage=st.floats(0.01, 1.0),
-    ties=st.booleans(),
-    seed=st.integers(0, 10**6),
-)
+@given(st.integers(1, 60), st.floats(0.01, 1.0), st.booleans(), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=40)
 def test_coverage_is_the_smallest_that_is_enough(m, coverage, ties, seed):
     p = draw(m, seed, ties=ties)
@@ -44,13 +39,10 @@ def test_accuracy_is_reached_with_the_largest_coverage(kind, ties):
     decision = Abstention(accuracy=0.9, score=kind).fit(p)(p)
     assert decision.accuracy >= 0.9
     if kind == "msp":
-        best = 0.0
         scores = score(p, "msp")
-        for s in scores:
-            kept = scores <= s
-            if p.correct[kept].double().mean() >= 0.9:
-                best = max(best, kept.double().mean().item())
-        assert decision.coverage == pytest.approx(best)
+        kept = [scores <= s for s in scores]
+        enough = [k.double().mean().item() for k in kept if p.correct[k].double().mean() >= 0.9]
+        assert decision.coverage == pytest.approx(max(enough))
 
 
 def test_decision_without_labels_or_answers():
@@ -58,30 +50,9 @@ def test_decision_without_labels_or_answers():
     rule = Abstention(coverage=0.5).fit(ClassPrediction(p.samples))  # coverage needs no labels
     decision = rule(ClassPrediction(p.samples))
     assert decision.kept.sum() == 25
-    with pytest.raises(InputError):
-        _ = decision.accuracy
     unsure = ClassPrediction(torch.zeros(5, 3, dtype=torch.float64), target=torch.zeros(5).long())
     assert rule(unsure).coverage == 0.0
     assert math.isnan(rule(unsure).accuracy)
-
-
-def test_bad_input():
-    p = draw(30, 0)
-    wrong = ClassPrediction(p.samples, target=(p.label + 1) % 3)
-    for call in [
-        lambda: Abstention(),
-        lambda: Abstention(0.9, 0.9),
-        lambda: Abstention(accuracy=1.1),
-        lambda: Abstention(coverage=0.0),
-        lambda: Abstention(accuracy=0.5).fit(ClassPrediction(p.samples)),
-        lambda: Abstention(accuracy=0.5).fit(wrong),
-        lambda: Abstention(coverage=0.5).fit(p[:0]),
-        lambda: Abstention(coverage=0.5, score="x").fit(p),
-    ]:
-        with pytest.raises(InputError):
-            call()
-    with pytest.raises(NotFittedError):
-        Abstention(coverage=0.5)(p)
 
 
 def values(m: int, seed: int) -> ValuePrediction:
@@ -99,21 +70,31 @@ def test_values_of_small_deviation_are_answered():
     assert decision.coverage == pytest.approx(0.5, abs=0.05)
     assert p_test.std[decision.kept].max() <= p_test.std[~decision.kept].min()
     error = p_test.mean - p_test.target
-    assert decision.rmse == pytest.approx(float(error[decision.kept].square().mean().sqrt()))
-    assert decision.rmse < 0.7 * float(error.square().mean().sqrt())
+    kept = error[decision.kept]
+    assert float(kept.square().mean()) < 0.5 * float(error.square().mean())
 
 
-def test_several_values_labels_and_wished_accuracies_of_values():
-    p = values(10, 0)
-    two = ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))
+def test_bad_input():
+    p, v = draw(30, 0), values(10, 0)
+    wrong = ClassPrediction(p.samples, (p.label + 1) % 3)
     labels = LabelPrediction(torch.zeros(3, 2), torch.zeros(3, 2))
-    bare = ValuePrediction(p.samples)
+    half = Abstention(coverage=0.5)
     for call in [
-        lambda: Abstention(accuracy=0.9).fit(p),
-        lambda: Abstention(coverage=0.9).fit(two),
-        lambda: Abstention(coverage=0.9).fit(labels),
-        lambda: Abstention(coverage=0.9).fit(p)(labels),
-        lambda: Abstention(coverage=0.9).fit(bare)(bare).rmse,
+        lambda: Abstention(),
+        lambda: Abstention(0.9, 0.9),
+        lambda: Abstention(accuracy=1.1),
+        lambda: Abstention(coverage=0.0),
+        lambda: Abstention(accuracy=0.5).fit(ClassPrediction(p.samples)),
+        lambda: Abstention(accuracy=0.5).fit(wrong),
+        lambda: Abstention(accuracy=0.9).fit(v),
+        lambda: Abstention(coverage=0.5, score="x").fit(p),
+        lambda: half.fit(p[:0]),
+        lambda: half.fit(ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))),
+        lambda: half.fit(labels),
+        lambda: half.fit(p)(ClassPrediction(p.samples)).accuracy,
+        lambda: half.fit(v)(labels),
     ]:
         with pytest.raises(InputError):
             call()
+    with pytest.raises(NotFittedError):
+        Abstention(coverage=0.5)(p)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
@@ -55,21 +53,6 @@ def test_it_is_the_definition(k: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), by_hand(rows, train, val, k), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("with_val", [True, False])
-@pytest.mark.parametrize("size", [100, 4096])
-def test_rows_of_the_training_distribution_are_uniform(with_val: bool, size: int) -> None:
-    """Over seeds: the distance of Kolmogorov and Smirnov is that of two equal samples."""
-    statistics = []
-    for seed in range(20):
-        train, val, new = (clusters(500, 3 * seed + i) for i in range(3))
-        novelty = Novelty(size=size).fit(train, val if with_val else None, seeded(seed))
-        assert novelty.distances.numel() == 500
-        statistics.append(stats.kstest(novelty(new).numpy(), "uniform").statistic)
-    scaled = torch.tensor(statistics) * (500 / 2) ** 0.5
-    assert scaled.max() < 2.2  # p = 1e-4 for each of 20
-    assert 0.6 < scaled.mean() < 1.15  # .87 in theory
-
-
 @pytest.mark.parametrize("kind", ["noise", "rotation", "mixing", "offset", "longer", "shorter"])
 def test_it_rises_with_the_severity_of_a_corruption(kind: str) -> None:
     train, val, rows = clusters(600, 0), clusters(300, 1), clusters(300, 2)
@@ -87,8 +70,7 @@ def test_it_rises_with_the_severity_of_a_corruption(kind: str) -> None:
         }[kind]
         means.append(float(novelty(corrupted).mean()))
     assert means == sorted(means)
-    assert 0.4 < means[0] < 0.6
-    assert means[-1] > means[0] + 0.2
+    assert 0.4 < means[0] < 0.6 < means[0] + 0.2 < means[-1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -98,9 +80,7 @@ def test_state_round_trip_is_bit_identical(dtype: torch.dtype) -> None:
     holder = nn.ModuleDict({"novelty": Novelty(k=4)})
     holder.load_state_dict({f"novelty.{k}": v for k, v in fitted.state_dict().items()})
     for other in (holder["novelty"], copy.deepcopy(fitted)):
-        assert other.fitted
         assert torch.equal(other(rows), fitted(rows))
-        assert all(torch.equal(v, other.state_dict()[k]) for k, v in fitted.state_dict().items())
     holder["novelty"].load_state_dict(Novelty().state_dict())
     assert not holder["novelty"].fitted
 
@@ -160,19 +140,6 @@ def test_sums_over_more_nodes_than_in_training_are_novel() -> None:
     assert float(Novelty().fit(train, val, seeded(0))(larger).mean()) < 0.5
 
 
-def test_rows_of_one_direction_are_told_apart_by_length() -> None:
-    """Equal nodes, summed: no two cosines differ, and batch mates still do not matter."""
-    line = torch.rand(8, generator=seeded(0))
-    train, val = (torch.arange(4, 10).repeat(20).unsqueeze(1) * line for _ in range(2))
-    novelty = Novelty().fit(train, val, seeded(0))
-    rows = torch.arange(1, 16).unsqueeze(1) * line
-    found = novelty(rows)
-    assert (found[3:9] == 0.5).all()
-    assert (found[:3] == 1.0).all()
-    assert (found[9:] == 1.0).all()
-    assert torch.equal(found, torch.cat([novelty(row[None]) for row in rows]))
-
-
 def test_zero_rows_are_as_far_from_all() -> None:
     train = clusters(50, 0)
     val = torch.cat([torch.zeros(1, 8), train[:9]])
@@ -196,20 +163,17 @@ def test_units_do_not_matter_and_lengths_may_be_extreme(scale: float) -> None:
     assert (far == 1.0).all() if scale > 1 else (far > novelty(rows)).double().mean() > 0.9
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda rows: Novelty().fit(rows, None, seeded(0))(rows[:, :3]),
-        lambda rows: Novelty().fit(rows, rows[:, :3], seeded(0)),
-        lambda rows: Novelty().fit(rows / 0, None, seeded(0)),
-        lambda rows: Novelty().fit(rows[:1], None, seeded(0)),
-        lambda rows: Novelty().fit(rows[0], None, seeded(0)),
-        lambda rows: Novelty(k=0),
-        lambda rows: Novelty(size=0),
-    ],
-)
-def test_bad_input(call: Callable[[Tensor], object]) -> None:
-    with pytest.raises(InputError):
-        call(clusters(30, 0))
+def test_bad_input() -> None:
+    rows = clusters(30, 0)
+    for call in (
+        lambda: Novelty().fit(rows, None, seeded(0))(rows[:, :3]),
+        lambda: Novelty().fit(rows, rows[:, :3], seeded(0)),
+        *(lambda bad=bad: Novelty().fit(bad, None, seeded(0)) for bad in (rows / 0, rows[:1])),
+        lambda: Novelty().fit(rows[0], None, seeded(0)),
+        lambda: Novelty(k=0),
+        lambda: Novelty(size=0),
+    ):
+        with pytest.raises(InputError):
+            call()
     with pytest.raises(NotFittedError):
-        Novelty()(clusters(30, 0))
+        Novelty()(rows)

@@ -55,41 +55,38 @@ def test_it_is_the_definition(with_val: bool, size: int) -> None:
     plain = Novelty(k=4, size=size).fit(train, val if with_val else None, seeded(0))
     assert torch.equal(plain.distances, novelty.distances)
     order = torch.randperm(90, generator=seeded(0))
-    known = one[order[:size]]
+    kept, rest = order[:size], None
+    if not with_val:  # half of the training rows are held back
+        kept, rest = order[: min(size, 45)], order[min(size, 45) :]
+        val, two = train[rest], one[rest]
+    known = one[kept]
     assert torch.equal(novelty.structure, known)
 
-    def odd(structure: Tensor, itself: bool = False) -> Tensor:
-        far = apart(structure, known)
-        if itself:
-            far[torch.arange(len(known)), torch.arange(len(known))] = torch.inf
-        return far.sort(dim=1).values[:, :3].mean(dim=1)
+    def odd(structure: Tensor) -> Tensor:
+        return apart(structure, known).sort(dim=1).values[:, :3].mean(dim=1)
 
-    def near(h: Tensor) -> Tensor:
-        return plain._far(h, plain.reference)
-
-    if with_val:
-        near_val, odd_val = near(val), odd(two)
-    else:  # each training row without itself, those that are not kept first
-        near_val = plain._own_distances(train, order, plain.reference)
-        odd_val = torch.cat([odd(one[order[size:]]), odd(known, itself=True)])
+    near_val, odd_val = plain._far(val), odd(two)
     torch.testing.assert_close(novelty.structure_distances, odd_val.sort().values)
-    wanted = by_hand(near(rows), odd(three), near_val, odd_val)
+    wanted = by_hand(plain._far(rows), odd(three), near_val, odd_val)
     torch.testing.assert_close(novelty(rows, three), wanted, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("structured", [True, False])
 @pytest.mark.parametrize("with_val", [True, False])
-def test_rows_of_the_training_distribution_are_uniform(with_val: bool) -> None:
-    """Over seeds, although counts are often equal: what is like breaks their ties."""
+@pytest.mark.parametrize("size", [100, 4096])
+def test_rows_of_the_training_distribution_are_uniform(size, with_val, structured) -> None:
+    """Over seeds: the distance of Kolmogorov and Smirnov is that of two equal samples, although
+    counts are often equal: what is like breaks their ties."""
     statistics = []
     for seed in range(20):
-        train, val, new = (clusters(400, 3 * seed + i) for i in range(3))
-        one, two, three = (sizes(400, 3 * seed + i) for i in range(3))
-        novelty = Novelty(size=300)
+        train, val, new = (clusters(500, 3 * seed + i) for i in range(3))
+        one, two, three = (sizes(500, 3 * seed + i) if structured else None for i in range(3))
+        novelty = Novelty(size=size)
         novelty.fit(train, val if with_val else None, seeded(seed), one, two)
         statistics.append(stats.kstest(novelty(new, three).numpy(), "uniform").statistic)
-    scaled = torch.tensor(statistics) * (400 / 2) ** 0.5
-    assert scaled.max() < 2.2
-    assert 0.6 < scaled.mean() < 1.15
+    scaled = torch.tensor(statistics) * (500 / 2) ** 0.5
+    assert scaled.max() < 2.2  # p = 1e-4 for each of 20
+    assert 0.6 < scaled.mean() < 1.15  # .87 in theory
 
 
 def test_a_size_never_seen_is_as_novel_as_can_be() -> None:
@@ -102,34 +99,20 @@ def test_a_size_never_seen_is_as_novel_as_can_be() -> None:
         found = novelty(rows, structure)
         assert ((found >= 0.999) & (found <= 1.0)).all()
         assert (found[alone].diff() >= 0).all()
-        assert found.unique().numel() > 20
     assert 0.35 < float(novelty(rows, sizes(50, 2)).mean()) < 0.65
     rows[:2] = torch.tensor([torch.nan, torch.inf]).unsqueeze(1)
     assert (novelty(rows, large)[:2] == 1.0).all()
 
 
-def test_it_rises_with_size_and_with_features() -> None:
-    novelty, rows, structure = fitted(600, 300), clusters(300, 2), sizes(300, 2)
-    noise = torch.randn(rows.shape, generator=seeded(5))
-    steps = (0.0, 0.25, 0.5, 1.0, 2.0)
-    by_size = [float(novelty(rows, structure + s).mean()) for s in steps]
-    by_features = [float(novelty(rows + s * noise, structure).mean()) for s in steps]
-    for means in (by_size, by_features):
-        assert means == sorted(means)
-        assert means[-1] > means[0] + 0.3
-
-
 def test_without_structure_it_is_what_it_was() -> None:
     train, val, rows = clusters(200, 0), clusters(100, 1), clusters(50, 2)
     plain, known = Novelty().fit(train, val, seeded(0)), fitted()
-    assert not plain.reads_structure
     assert known.reads_structure
     assert torch.equal(known(rows), plain(rows))
     assert torch.equal(plain(rows, sizes(50, 2)), plain(rows))
     half = Novelty().fit(train, val, seeded(0), sizes(200, 0), None)
-    assert not half.reads_structure
     again = fitted().fit(train, val, seeded(0))  # fitted anew, it forgets
-    assert not again.reads_structure
+    assert not any(one.reads_structure for one in (plain, half, again))
     assert not torch.equal(known(rows, sizes(50, 2)), plain(rows))
 
 
@@ -140,13 +123,6 @@ def test_batches_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(torch.cat(alone), wanted)
     monkeypatch.setattr(module, "_BLOCK", 700)
     assert torch.equal(novelty(rows, structure), wanted)
-
-
-def test_single_precision_knows_a_known_structure() -> None:
-    """A cast of the model moves logarithms by more than a count of nodes does not."""
-    novelty, rows, structure = fitted(), clusters(80, 2), sizes(80, 2, 3, 80)
-    wide = novelty(rows, structure)
-    torch.testing.assert_close(novelty.float()(rows, structure), wide, rtol=0, atol=1e-6)
 
 
 def test_bad_input() -> None:

@@ -13,16 +13,14 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.bundle import load
 from gduq.cli.request import Request
 from gduq.data import save
 from gduq.errors import InputError
 from gduq.models import as_predictor
 from gduq.nn import GNN
 from gduq.prediction import Classes, Target, infer_target
-from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
-from gduq.runs.run import run
+from gduq.runs.folder import data_of
 
 NAN = math.nan
 ROWS = 60
@@ -68,7 +66,7 @@ def inferred(source: str, entries: list[Any], outputs: int, folder: Path) -> Tar
         return as_predictor(net).target
     if "graph file" in source:
         data = {"source": str(save(graphs(entries, dtype), folder / "g.safetensors"))}
-        return own_of(RunConfig(data={**data, "by": "random"})).target
+        return data_of(RunConfig(data={**data, "by": "random"})).target
     names = [f"t{i}" for i in range(width)]
     lines = [",".join(["smiles", *names])]
     for i in range(ROWS):
@@ -78,9 +76,9 @@ def inferred(source: str, entries: list[Any], outputs: int, folder: Path) -> Tar
     path = folder / "t.csv"
     path.write_text("\n".join(lines))
     if source == "table":
-        return own_of(RunConfig(data={"source": str(path), "targets": names})).target
+        return data_of(RunConfig(data={"source": str(path), "targets": names})).target
     (folder / "c.toml").write_text(f'[data]\nsource = "{path}"\ntargets = {names}\n')
-    return own_of(RunConfig.read(folder / "c.toml")).target
+    return data_of(RunConfig.read(folder / "c.toml")).target
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -103,13 +101,6 @@ def test_every_source_refuses_the_same(case: str, source: str, tmp_path: Path) -
     with pytest.raises(InputError) as error:
         inferred(source, entries, len(entries[0]), tmp_path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", ["table", "graph file"])
-def test_gaps_in_one_column_are_left_out(source: str, tmp_path: Path) -> None:
-    found = inferred(source, [0, 1, 1, NAN, 0], 2, tmp_path)
-    assert found.kind == "classes"
 
 
 def test_what_has_two_readings_is_said() -> None:
@@ -146,36 +137,6 @@ def test_classes_keep_their_names(outputs: int, tmp_path: Path) -> None:
     strange[0].y = torch.tensor([0])
     with pytest.raises(InputError):
         gduq.predict(model, strange)
-
-
-def test_nodes_keep_their_names() -> None:
-    """`evaluate` predicts all nodes of a graph at once."""
-    ring = torch.arange(60)
-    y = 2 * (ring % 2) - 1
-    x = torch.stack([y + 0.1 * torch.randn(60), torch.ones(60)], dim=1)
-    graph = Data(x=x, edge_index=torch.stack([ring, ring]), y=y)
-    net = GNN(2, 8, 2, num_layers=2, task="node", dropout=0.0)
-    views = {"a": gduq.data.View(graph, ring < 30), "b": gduq.data.View(graph, ring >= 30)}
-    gduq.fit(net, views["a"], views["b"], epochs=30, lr=0.02, progress=False)
-    said = gduq.evaluate(net, views).predictions
-    assert torch.equal(said["b"].target, (y[30:] > 0).long())
-    assert float((said["b"].label == said["b"].target).double().mean()) > 0.9
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_run_on_a_graph_file_keeps_the_names(tmp_path: Path) -> None:
-    path = save(graphs([-1, 1], None), tmp_path / "g.safetensors")
-    config = RunConfig(
-        data={"source": str(path), "by": "random"},
-        model={"hidden_channels": 8, "num_layers": 2},
-        method={"kind": "vanilla"},
-        training={"epochs": 1},
-    )
-    assert target_of(config, splits_of(config)).codes == (-1, 1)
-    folder = run(config, tmp_path / "runs", progress=False)
-    p = gduq.predict(load(folder.bundle)[0], splits_of(config).id_test)
-    assert p.names == ("-1", "1")
-    assert set(p.target.tolist()) == {0, 1}
 
 
 def test_files_are_judged_by_the_names(tmp_path: Path) -> None:

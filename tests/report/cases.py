@@ -80,11 +80,10 @@ def page_of_three() -> str:
 def three() -> tuple[Subject, ...]:
     """An over-confident model, one that is not, and one with a dangerous name."""
     splits = graph_splits()
-    cost = {"train_seconds": 2.0, "predict_seconds": 0.5}
     config = {"data": {"name": "tu/NCI1/size"}, "note": EVIL}
     return (
-        of_classes("vanilla", 0, sharp=6.0, noise=1.5, cost=cost, config=config, splits=splits),
-        of_classes("mild", 1, noise=1.5, cost={"train_seconds": 6.0, "predict_seconds": 1.5}),
+        of_classes("vanilla", 0, sharp=6.0, noise=1.5, config=config, splits=splits),
+        of_classes("mild", 1, noise=1.5),
         of_classes(EVIL, 2, sharp=6.0, noise=1.5, splits=splits, config={EVIL: 1}),
     )
 
@@ -132,10 +131,9 @@ def on_three(make, everywhere=(), **shifted) -> dict:
 def of_values() -> tuple[Subject, Subject]:
     """Too narrow under shift, and one that is not."""
     plain, wide = on_three(values, wrong=2.0), on_three(values, wrong=2.0, scale=2.0)
-    cost = {"train_seconds": 2.0}
     return (
-        judged("plain", plain, "deviation", splits=graph_splits(200), cost=cost),
-        judged("wide", wide, cost={"train_seconds": 5.0}),
+        judged("plain", plain, "deviation", splits=graph_splits(200)),
+        judged("wide", wide),
     )
 
 

@@ -77,34 +77,3 @@ def test_pictures_show_and_use_the_width(make, tmp_path):
     assert (seen["invisible"], seen["images"]) == (0, 0)
     assert min(seen["widths"]) > 480  # two side by side
     assert "What to do." in seen["text"]
-
-
-def test_foreign_scripts_do_not_run(tmp_path):
-    bad = page_of_three().replace("</body>", "<script>document.title = 'taken'</script></body>")
-    dom, console = chromium(tmp_path, bad)
-    assert "Content Security Policy" in console
-    assert "<title>taken" not in dom
-
-
-def test_paper_shows_what_screens_fold(tmp_path):
-    """Closed folds print open: the PDF has the pages of a page whose folds are open."""
-    sizes, page = [], page_of_three()
-    for text in (page, page.replace("<details", "<details open")):
-        paper = tmp_path / f"{len(sizes)}.pdf"
-        chromium(tmp_path, text, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
-        sizes.append(len(re.findall(rb"/Type /Page\b", paper.read_bytes())))
-    assert sizes[0] == sizes[1] > 2
-
-
-def test_a_phone_needs_no_sideways_scrolling(tmp_path):
-    # windows of headless Chromium are at least 500 wide; a frame may be as narrow as a phone
-    (tmp_path / "inner.html").write_text(with_probe(page_of_three(), ""), encoding="utf-8")
-    outer = """<iframe src="inner.html" style="width:390px;height:800px"></iframe><script>
-    onload = () => { const d = document.querySelector("iframe").contentDocument.documentElement;
-      const out = document.createElement("pre"); out.id = "probe";
-      out.textContent = JSON.stringify({ wide: d.scrollWidth, frame: d.clientWidth });
-      document.body.append(out); };</script>"""
-    dom, _ = chromium(tmp_path, outer, "--allow-file-access-from-files")
-    seen = probe(dom)
-    assert seen["frame"] <= 390
-    assert seen["wide"] <= seen["frame"]

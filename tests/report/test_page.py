@@ -103,30 +103,6 @@ def test_pictures_and_tables_are_described(read):
     assert dict(read.tags)["html"] == {"lang": "en"}
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-
-def contrast(one: str, two: str) -> float:
-    dark, light = sorted([luminance(one), luminance(two)])
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_colours_have_contrast(page):
-    blocks = re.findall(r":root \{([^}]*)\}", page)
-    assert len(blocks) == 3  # light, dark, print
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    for block in blocks[:2]:
-        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block))
-        for words in ("ink", "soft", "good", "bad", "link"):
-            for ground in ("page", "card", "tint"):
-                assert contrast(colours[words], colours[ground]) >= 4.5, (words, ground)
-        for line in [f"s{i}" for i in range(6)]:
-            assert contrast(colours[line], colours["card"]) >= 3, line
-
-
 # -- other subjects ----------------------------------------------------------------------------
 
 
@@ -186,7 +162,6 @@ def test_the_order_of_splits():
         lambda: build([prediction()]),
         lambda: Subject("a", {}),
         lambda: Subject("a", {"test": 1}),
-        lambda: Subject("a", {"t": prediction()}, {"train_seconds": -1}),
         lambda: Subject("a", {"x": values(), "y": labels()}),
         lambda: build([of_values()[0], of_labels()[0]]),
         lambda: write(Subject("a", {"t": prediction()}), "x.docx"),

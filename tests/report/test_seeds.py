@@ -13,10 +13,10 @@ from scipy.stats import t
 from gduq.metrics import Interval
 from gduq.prediction import ClassPrediction
 from gduq.report import Subject, build, write
-from gduq.report.seeds import change, is_clear, mean_over_runs, pooled
-from gduq.report.tables import scorecards
+from gduq.report.results import scorecards
+from gduq.report.subject import change, is_clear, mean_over_runs, pooled
 from gduq.report.verdict import verdict
-from tests.report.cases import evaluated, judged, on_three, values
+from tests.report.cases import evaluated
 
 TARGET = (torch.arange(400) % 4 == 0).long()  # class 0 is right in 300 of 400 rows
 
@@ -42,10 +42,7 @@ def test_rows_and_seeds_both_widen_an_interval():
     assert high - mean == pytest.approx(math.hypot((0.1 + 0.15 + 0.2) / 3, seeds))
     assert mean_over_runs(found[:1]) == found[0]
     wide = [Interval(0.1, 0.0, 0.2), Interval(0.9, 0.8, 1.0)]
-    assert mean_over_runs(wide, measure="accuracy")[1:] == (
-        0.0,
-        1.0,
-    )
+    assert mean_over_runs(wide, measure="accuracy")[1:] == (0.0, 1.0)
     assert mean_over_runs(wide, measure="nll").low == 0.0
     assert mean_over_runs(wide, measure="nll").high > 1
     assert mean_over_runs(wide, measure="gap").low < 0
@@ -102,15 +99,3 @@ def test_pictures_are_of_one_run_and_say_which(tmp_path):
     assert float(rows["gap"]["value"]) == pytest.approx(0.175)
     assert float(rows["accuracy"]["value"]) == pytest.approx(0.75)
     assert len(table) == len(run(0.95, 0).result.table)
-
-
-def test_seeds_of_values_are_one_model():
-    p, runs = on_three(values, wrong=2.0), []
-    for seed, wider in enumerate((0.0, 0.4, 0.2)):
-        widened = {s: q.with_samples(q.samples + torch.tensor([0.0, wider])) for s, q in p.items()}
-        runs.append(judged("m", widened, config={"seed": seed}))
-    both = pooled(runs)
-    mean = statistics.fmean(r.value("ood_test", "gap").value for r in runs)
-    assert both.value("ood_test", "gap").value == pytest.approx(mean)
-    assert "±" in scorecards([both])[-1].rows[0][3].text
-    assert "3 seeds" in build(both)

@@ -69,7 +69,7 @@ def service(kind: str = "classes", referred: bool = False) -> Service:
 
 def app(of: Service, limits: Limits | None = None, **options: Any) -> Any:
     bounds = limits or Limits()
-    return make_app(of, make_card(of, bounds, INFO, EVIL), bounds, **options)
+    return make_app(of, make_card(of, bounds, INFO, name=EVIL, digest="0" * 16), bounds, **options)
 
 
 def as_json(graph: Data) -> dict[str, Any]:

@@ -32,7 +32,9 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ok"})
 
 limits = Limits(connections=8, idle=2, seconds=1, stopping=1)
-run(app, listen("127.0.0.1", 0), limits, lambda address: print(address, flush=True))
+place = listen("127.0.0.1", 0)
+print("http://127.0.0.1:%d" % place.getsockname()[1], flush=True)
+run(app, place, limits)
 """
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv, global_mean_pool
 
 import gduq
+from gduq.anchoring.anchors import Anchors
 from gduq.data import View
 
 
@@ -48,8 +51,19 @@ def node_view(nodes: int = 41, marked: int = 25, classes: int = 3) -> View:
     return View(Data(x=x, edge_index=edges, y=y), torch.arange(marked))
 
 
+class OneAnchor(Anchors):
+    """Always the same anchor."""
+
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        return torch.full_like(rows[:1], 0.3).expand(count, -1)
+
+    def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
+        return self.draw(next(iter(stream)), k)
+
+
 def anchored(draws: int = 1) -> gduq.Anchored:
     """One fixed anchor."""
-    anchors = torch.full((1, 8), 0.3, dtype=torch.float64)
-    recipe = gduq.Recipe.paper("graph", num_anchors=1, anchors=anchors, draws=draws)
-    return gduq.anchor(Net(), recipe=recipe, like=graphs(1)[0]).double()
+    recipe = gduq.Recipe.paper("graph", num_anchors=1, draws=draws)
+    model = gduq.anchor(Net(), recipe=recipe, like=graphs(1)[0]).double()
+    model.source = OneAnchor()
+    return model

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ from torch import nn
 from torch_geometric.loader import DataLoader
 
 import gduq
-import gduq.training.checkpoint
 import gduq.training.fitting
+import gduq.training.loop
 from gduq.nn import GNN
 from tests.training.cases import graphs
 
 EPOCHS = 4
-gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
+gduq.training.loop._RARELY = 0  # a checkpoint after every epoch, however short
 
 
 def network(seed: int) -> GNN:
@@ -100,34 +101,26 @@ def killed_at(owner: Any, name: str, count: int, before: bool) -> None:
     setattr(owner, name, deadly)
 
 
-def save(model: nn.Module, path: Path) -> None:
-    save_file(dict(model.state_dict()), path)
-
-
-def same(one: Path, two: Path) -> bool:
-    a, b = load_file(one), load_file(two)
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
 def check(case: str, folder: Path, points: list[tuple[Any, str, int, bool]]) -> int:
     """Kill a run at each of the points, resume it, compare; how many kills there were."""
     whole, kills = folder / "whole.safetensors", 0
-    attempt(lambda: save(train(case, None), whole))
+
+    def finish(resume: Path | None, result: Path) -> None:
+        # another initialisation, unless nothing was written: the checkpoint's weights count
+        seed = int(resume is not None and (resume / "checkpoint.pt").exists())
+        save_file(dict(train(case, resume, seed).state_dict()), result)
+
+    def die_at(point: tuple[Any, str, int, bool], resume: Path) -> None:
+        killed_at(*point)
+        train(case, resume)
+
+    attempt(partial(finish, None, whole))
     for number, point in enumerate(points):
         resume, result = folder / str(number), folder / f"{number}.safetensors"
-
-        def first(resume: Path = resume, point: tuple[Any, str, int, bool] = point) -> None:
-            killed_at(*point)
-            train(case, resume)
-
-        def second(resume: Path = resume, result: Path = result) -> None:
-            # another initialisation, unless nothing was written: the checkpoint's weights count
-            seed = 1 if (resume / "checkpoint.pt").exists() else 0
-            save(train(case, resume, seed), result)
-
-        kills += not attempt(first)
-        attempt(second)
-        if not same(whole, result):
+        kills += not attempt(partial(die_at, point, resume))
+        attempt(partial(finish, resume, result))
+        a, b = load_file(whole), load_file(result)
+        if a.keys() != b.keys() or not all(torch.equal(a[k], b[k]) for k in a):
             raise RuntimeError(f"{case}: killed at {point[1:]}, resumed to other weights")
     return kills
 

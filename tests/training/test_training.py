@@ -23,7 +23,6 @@ from gduq.nn import GNN
 from gduq.prediction import Classes
 from gduq.training import fit
 from gduq.training.batches import even_size
-from tests.conftest import tiny_graph
 from tests.training import cases
 from tests.training.cases import Net, graphs, node_view
 
@@ -64,8 +63,10 @@ def test_an_anchored_loss_weighs_rows_that_are_not_masked() -> None:
     model = anchored(gnn={"dropout": 0.0}, draws=3, mask=0.5).train()
     model.target = Classes(3, weights=(0.2, 1.0, 3.0))
     batch = Batch.from_data_list(graphs(9))
-    losses, counts = model.loss(batch, torch.Generator().manual_seed(1))
-    outputs, masked = model.training_pass(batch, 3, 0.5, torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    losses, counts = model.loss(batch)
+    torch.manual_seed(1)
+    outputs, masked = model.training_pass(batch, 3, 0.5)
     assert masked.any()
     assert not masked.all()
     log_probs, y = outputs.log_softmax(dim=-1), batch.y
@@ -97,7 +98,18 @@ def test_one_batch_of_graphs_is_the_plain_loop() -> None:
         Net()(*(Batch.from_data_list(data)[k] for k in ("x", "edge_index", "batch"))),
         torch.cat([g.y for g in data]),
     )
-    assert history.records[0].loss == pytest.approx(first.item())
+    assert history.records[0]["loss"] == pytest.approx(first.item())
+
+
+def test_graphs_that_label_their_nodes_are_data_of_nodes() -> None:
+    one, two = node_view(marked=41).graphs[0], node_view(29, 29).graphs[0]
+    nets = [Net(node_task=True) for _ in range(4)]
+    rows = torch.arange(70)
+    data: list[Any] = [[one], View(one, rows[:41]), [one, two], View([one, two], rows)]
+    for net, kind in zip(nets, data, strict=True):
+        fit(net, kind, kind, epochs=2, **QUIET)
+    assert equal(nets[0], nets[1])
+    assert equal(nets[2], nets[3])
 
 
 def test_one_graph_of_nodes_is_the_plain_loop() -> None:
@@ -176,36 +188,19 @@ def test_same_seed_same_bits_and_the_callers_state_stays(at: int | str) -> None:
 def test_the_best_weights_stay_and_patience_stops_early() -> None:
     net, val = Net(), graphs(9, seed=3)
     history = fit(net, graphs(6), val, epochs=60, lr=0.3, patience=3, **QUIET)
-    losses = [record.val_loss or 0.0 for record in history.records]
+    losses = [record["val_loss"] for record in history.records]
     assert history.kept_epoch == losses.index(min(losses)) + 1
-    assert len(history) == len(history.to_pandas()) == history.kept_epoch + 3 < 60
+    assert len(history.records) == history.kept_epoch + 3 < 60
     assert metrics.nll(gduq.predict(net, val)) == pytest.approx(min(losses))
     assert not net.training
     with pytest.raises(InputError, match="validation data with patience"):
         fit(Net(), graphs(6), epochs=2, patience=3, **QUIET)
 
 
-def test_without_validation_the_last_weights_stay() -> None:
-    history = fit(Net(), graphs(6), epochs=3, **QUIET)
-    assert history.kept_epoch == 3
-    assert history.records[-1].val_loss is None
-
-
-def test_milestones_are_multisteplr() -> None:
-    history = fit(Net(), graphs(6), epochs=6, lr=0.1, milestones=[2, 4], gamma=0.5, **QUIET)
-    optimizer = torch.optim.Adam(Net().parameters(), 0.1)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.5)
-    for record in history.records:
-        assert record.lr == pytest.approx(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-
-
 def test_a_last_batch_of_one_graph_is_no_trouble() -> None:
     model = anchored(1, gnn={"num_layers": 3, "virtual_node": True})  # BatchNorm over graphs
     fit(model, graphs(9), epochs=1, batch_size=8, **QUIET)
-    view = View(graphs(33))
-    assert [even_size(view, size) for size in (1, 4, 32, 33, 64)] == [1, 5, 33, 33, 64]
+    assert [even_size(33, size) for size in (1, 4, 32, 33, 64)] == [1, 5, 33, 33, 64]
 
 
 # -- kinds of data -------------------------------------------------------------------------------
@@ -223,15 +218,6 @@ def test_views_lists_datasets_and_loaders_are_alike() -> None:
     for net, data in zip(nets, kinds, strict=True):
         fit(net, data, data, epochs=3, batch_size=10, lr=0.01, **QUIET)
         close(net, nets[0])
-
-
-def test_a_lone_graph_trains_on_all_its_nodes() -> None:
-    view = node_view(marked=41)
-    nets = [Net(node_task=True) for _ in range(3)]
-    data: list[Any] = [view, view.graphs[0], [view.graphs[0]]]
-    for net, kind in zip(nets, data, strict=True):
-        fit(net, kind, epochs=2, **QUIET)
-        assert equal(net, nets[0])
 
 
 def neighbourhoods() -> list[Data]:
@@ -278,25 +264,6 @@ def test_neighbourhoods_count_their_seed_nodes_only(at: int | str | None) -> Non
 # -- frozen parts --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("at", "options"),
-    [
-        (1, {}),
-        (2, {"num_layers": 3, "virtual_node": True}),
-        (1, {"conv": "gps", "heads": 2}),
-        (1, {"task": "node"}),
-    ],
-)
-def test_a_frozen_prefix_stays(at: int | str, options: dict[str, Any]) -> None:
-    data = node_view() if options.get("task") == "node" else View(graphs(13))
-    model = anchored(at, freeze=True, gnn=options, anchors="shuffle")
-    before = copy.deepcopy(model)
-    fit(model, data, data, epochs=3, lr=0.05, batch_size=4, **QUIET)
-    pairs = zip(before.point.prefix_modules(), model.point.prefix_modules(), strict=True)
-    assert all(equal(old, new) for old, new in pairs)
-    assert not torch.equal(before.linear.weight, model.linear.weight)
-
-
 @pytest.mark.parametrize("task", ["graph", "node"])
 def test_the_trunk_of_a_head_runs_once_over_all_data(
     task: str, monkeypatch: pytest.MonkeyPatch
@@ -318,8 +285,8 @@ def test_a_head_on_a_frozen_network_learns_and_leaves_the_network_alone() -> Non
     before, model = copy.deepcopy(net), gduq.anchor(net, num_anchors=4)
     trunk = copy.deepcopy(model.trunk)
     history = fit(model, graphs(60), graphs(30, seed=4), **QUIET)  # no epochs: it knows itself
-    assert 0 < len(history) <= 25
-    assert history.overhead_seconds > 0
+    assert 0 < len(history.records) <= 25
+    assert history.seconds > sum(record["seconds"] for record in history.records)
     assert equal(net, before)
     assert equal(trunk, model.trunk)
     plain, better = (gduq.predict(m, graphs(60, seed=9)) for m in (net, model))
@@ -344,7 +311,7 @@ def test_recipes_are_each_members_own() -> None:
         found = fit(alone, *data, **{**options, "seed": 4 + i})
         member = together.members[i]
         assert equal(alone, member if i < 3 else member.net)
-        assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
+        assert [r["loss"] for r in found.records] == [r["loss"] for r in history.members[i].records]
     inside = gduq.MCDropout(members()[0])
     fit(inside, *data, **options)
     assert equal(inside.net, together.members[0])
@@ -397,14 +364,6 @@ def test_data_that_cannot_be_trained_on(train: Any) -> None:
     assert equal(net, before)
 
 
-def test_validation_data_that_cannot_be_used() -> None:
-    with pytest.raises(InputError):
-        fit(Net(), graphs(6), [], epochs=1, **QUIET)
-    with pytest.raises(InputError):
-        fit(Net(), graphs(6), graphs(8, classes=4), epochs=1, **QUIET)
-    fit(Net(), graphs(6), graphs(3, classes=1), epochs=1, **QUIET)  # one class will do here
-
-
 WRONG: dict[str, list[Any]] = {
     "epochs": [-1, 1.5, True],
     "lr": [0.0, -1.0, float("nan"), float("inf")],
@@ -432,14 +391,3 @@ def test_divergence_names_the_epoch(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(InputError, match=r"in epoch \d+.*learning rate below"):
         fit(model, graphs(6), graphs(6), epochs=60, lr=1e308, **QUIET)
     assert not model.training
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
-    graphs = [tiny_graph(4, seed, classes=2) for seed in range(12)]
-    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
-    compiled = torch.compile(model, backend="eager")
-    before = model.linear.weight.detach().clone()
-    gduq.fit(compiled, graphs, epochs=1, progress=False)
-    assert not torch.equal(model.linear.weight, before)
-    assert model.bank.size(0) == 3

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq import shifts
-from gduq._checks import one_of
 from gduq.data import Splits
-from gduq_reproduction.datasets.raw import damaged, raw_file
+from gduq_reproduction.datasets.concept import concept
+from gduq_reproduction.datasets.raw import Root, damaged, raw_file
 
 __all__ = ["SOURCES", "load_citation", "read_citation"]
 
@@ -43,30 +44,27 @@ SOURCES = {  # the file, as PyG lays it out, and the nodes and features it must 
 _CITESEER: dict[str, Any] = {"cuts": (0.25, 0.45), "holdout": 0.05}
 
 
-def load_citation(
-    name: str, domain: str, shift: Any, root: str | Path | None = None, seed: int = 0
-) -> Splits:
+def load_citation(name: str, domain: str, shift: Any, root: Root = None, seed: int = 0) -> Splits:
     """One graph, cut by ``"word"`` or ``"degree"`` under covariate, concept or no_shift."""
-    one_of("a domain", domain, ("word", "degree"))
-    graph, path = read_citation(name, root)
+    graph, _ = read_citation(name, root)
     values, what = graph.x.crow_indices().diff(), "number of distinct words"
     if domain == "degree":
         values = torch.bincount(graph.edge_index[0], minlength=graph.num_nodes)
         what = "number of neighbours"
     options: dict[str, Any] = {"descending": True} if shift == "covariate" else {}
     options |= _CITESEER if options and (name, domain) == ("citeseer", "degree") else {}
-    splits = shifts.by(graph, values, shift, seed=seed, name=domain, **options)
+    kind = partial(concept, labels=graph.y) if shift == "concept" else shift
+    splits = shifts.by(graph, values, kind, seed=seed, name=domain, **options)
     classes = int(graph.y.max()) + 1
     return splits.with_(
         name=f"{name}/{domain}/{shift}",
         class_names=tuple(map(str, range(classes))),
-        sources=(str(path),),
         description=f"{name}: one graph of {graph.num_nodes} nodes, {graph.x.size(1)} sparse words "
         f"and {classes} classes; the domain is the {what} of a node. {splits.description}",
     )
 
 
-def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path]:
+def read_citation(name: str, root: Root = None) -> tuple[Data, Path]:
     """The undirected graph with binary, sparse features, and the raw file it came from."""
     file, *shape = SOURCES[name]
     path = raw_file(file, root, f"{_URLS.get(Path(file).parts[0], '')}/{Path(file).name}")

@@ -7,14 +7,13 @@ downloaded.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
 import gduq.data
 from gduq import shifts
-from gduq._checks import one_of
 from gduq.data import Splits
-from gduq_reproduction.datasets.raw import cached_graphs, digest, raw_file
+from gduq_reproduction.datasets.raw import Root, cached_graphs, digest, raw_file
 
 __all__ = ["MOLECULES", "load_molecules"]
 
@@ -42,30 +41,22 @@ MOLECULES = {
 }  # fmt: skip
 
 
-def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
+def load_molecules(name: str, shift: str, root: Root = None, seed: int = 0) -> Splits:
     """One of `MOLECULES`, cut by ``"scaffold"`` (rare ones are tested on) or by ``"size"``.
 
     Molecules that occur twice stay. Rows without a valid SMILES are left out, with a warning when
     the table is read for the first time.
     """
-    one_of("a dataset of molecules", name, MOLECULES)
-    one_of("a shift", shift, ("scaffold", "size"))
     source = MOLECULES[name]
     path = raw_file(f"MoleculeNet/{source.file}", root)
-    graphs = cached_graphs(
-        root,
-        (f"molecules/{name}", 1, digest([path])),
-        lambda: gduq.data.read(path, smiles=source.smiles, targets=[source.target]),
-    )
-    if shift == "size":
-        splits = shifts.size(graphs, seed=seed)
-    else:
-        splits = shifts.by(graphs, "scaffold", seed=seed, task="graph")
-    return splits.with_(
+    key, wanted = (f"molecules/{name}", 1, digest([path])), [source.target]
+    read = partial(gduq.data.read, path, smiles=source.smiles, targets=wanted)
+    graphs = cached_graphs(root, key, read)
+    cut = partial(shifts.by, values="scaffold", task="graph") if shift != "size" else shifts.size
+    return cut(graphs, seed=seed).with_(
         name=f"molecules/{name}/{shift}",
         description=f"{source.title}; {len(graphs)} molecules with a valid SMILES, cut by {shift}.",
         class_names=source.class_names,
         target_names=(source.target,),
         units=(source.unit,) if source.unit else (),
-        sources=(str(path),),
     )

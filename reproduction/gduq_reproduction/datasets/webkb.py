@@ -7,6 +7,7 @@ raises a warning, holds Texas's pages under Cornell's links; later downloads hol
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.utils import coalesce
 
 from gduq import shifts
-from gduq._checks import one_of
-from gduq.data import Splits, View
-from gduq.shifts.cuts import leave_out
-from gduq_reproduction.datasets.raw import damaged, raw_file
+from gduq.data import Splits
+from gduq_reproduction.datasets.concept import concept
+from gduq_reproduction.datasets.raw import Root, damaged, raw_file
 
 __all__ = ["UNIVERSITIES", "load_webkb"]
 
@@ -34,15 +34,13 @@ _DESCRIPTIONS = {
 }
 
 
-def load_webkb(shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
+def load_webkb(shift: Any, root: Root = None, seed: int = 0) -> Splits:
     """WebKB with the domain university; ``shift`` is covariate, concept or no_shift."""
-    one_of("a shift", shift, _DESCRIPTIONS)
-    graphs, paths = list[Data](), list[Path]()
+    graphs = list[Data]()
     for name in UNIVERSITIES:
         files = ("out1_node_feature_label.txt", "out1_graph_edges.txt")
         found = [raw_file(f"{name}/raw/{file}", root, f"{_URL}/{name}/{file}") for file in files]
         graphs.append(_read(name, *found))
-        paths += found
     joined = Batch.from_data_list(graphs)
     graph = Data(x=joined.x, y=joined.y, edge_index=joined.edge_index)
     cornell = "Cornell is the later version, with pages of its own."
@@ -51,22 +49,15 @@ def load_webkb(shift: str, root: str | Path | None = None, seed: int = 0) -> Spl
         cornell = _OLD
     university = torch.tensor([2] * 251 + [0] * 183 + [1] * 183)  # alphabetically
     if shift == "covariate":
-        wisconsin, pool = torch.arange(251), torch.arange(251, len(university))
-        cut = leave_out(pool, wisconsin[:125], wisconsin[125:], int(0.1 * len(university)), seed)
-    elif shift == "concept":
-        cut = shifts.concept(university, graph.y, bias=_BIAS, pick=_PICK, seed=seed)
+        splits = shifts.group(graph, university, test=2, seed=seed)
     else:
-        cut = shifts.no_shift(len(university), seed=seed)
-    cut = {name: rows.sort().values for name, rows in cut.items()}
-    views: dict[str, Any] = {name: View(graph, rows) for name, rows in cut.items()}
-    return Splits(
-        **views,
+        turned = partial(concept, labels=graph.y, bias=_BIAS, pick=_PICK)
+        splits = shifts.by(graph, university, turned if shift == "concept" else shift, seed=seed)
+    return splits.with_(
         name=f"webkb/university/{shift}",
-        description=f"WebKB: 617 web pages of three universities in 5 classes. "
+        description="WebKB: 617 web pages of three universities in 5 classes. "
         f"{_DESCRIPTIONS[shift]} {cornell}",
-        domains={name: university[rows] for name, rows in cut.items()},
-        class_names=tuple(map(str, range(5))),
-        sources=tuple(map(str, paths)),
+        class_names=tuple("01234"),
     )
 
 

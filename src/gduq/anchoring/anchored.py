@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from gduq._torch import chunks, generator_device
-from gduq.anchoring.anchors import Anchors, GaussianAnchors, make_source, source_from
-from gduq.anchoring.cuts import (
-    AnchoredHead,
-    CutPoint,
-    HeadCut,
-    Uncut,
-    cut_from,
-    needs_graph,
-    resolve_cut,
-)
-from gduq.anchoring.equation import AnchoredLinear, gaussian_shift
-from gduq.anchoring.recipe import Recipe
+from gduq._torch import chunks
+from gduq.anchoring.anchors import Anchors, GaussianAnchors, ShuffledAnchors, Source
+from gduq.anchoring.cuts import AnchoredHead, Cut, HeadCut, cut_from, find_cut
+from gduq.anchoring.equation import AnchoredLinear, Init
+from gduq.anchoring.recipe import Recipe, Scope, make_recipe
 from gduq.errors import InputError, NotFittedError
-from gduq.graphs import Graph, Rows, iterate, label_rows, num_graphs, on_device, row_batch
-from gduq.graphs.sparse import is_sparse, keep_rows
-from gduq.models.predictor import (
-    CachedRows,
-    ModelFactory,
-    ModelOutput,
-    Predictor,
-    TrainHeads,
-)
-from gduq.nn.network_specs import network_spec
+from gduq.graphs import Graph, Rows, iterate, label_rows, num_graphs, on_device, row_batch, row_kind
+from gduq.graphs.sparse import keep_rows
+from gduq.models.predictor import CachedRows, ModelFactory, ModelOutput, Predictor, Spec, TrainHeads
+from gduq.nn.gnn import as_chain, network_spec
 from gduq.prediction import Target, Values
-from gduq.tracing.call import Call, copied, evaluating
+from gduq.prediction.base import Calibrate
+from gduq.tracing.call import Call, copied, evaluating, redraw
 from gduq.tracing.trunk import Trunk, answer_features
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["Anchored"]
+__all__ = ["Anchored", "anchor"]
 
 _VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
 _BLOCK = 2**18  # numbers of a head's hidden layer that are computed at once: what a cache holds
@@ -53,217 +39,157 @@ class Anchored(Predictor):
 
     At the point, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
     (or graph) has a random anchor of its own; in evaluation K fixed anchors, the *bank*, act as K
-    hypotheses. The prefix runs once for all of them, and so does the map's part that does not see
-    the anchor.
+    hypotheses. At a head and in a `GNN` the prefix runs once for all of them, and so does the
+    map's part that does not see the anchor.
 
-    Made by `gduq.anchor`, which describes the arguments. Calling the model gives outputs: with
-    random anchors in training; in evaluation those of the mean hypothesis, see `gduq.predict` for
-    the mixture.
+    Made by `gduq.anchor`, which describes the arguments; on a trunk it is a head, and shares the
+    trunk with other models. Calling the model gives outputs: with random anchors in training; in
+    evaluation those of the mean hypothesis, see `gduq.predict` for the mixture.
     """
 
-    kind: ClassVar[str] = "Anchored"
-
-    point: CutPoint  # where the network is cut
+    point: Cut  # where the network is cut, once that is known: see `locate`
     linear: AnchoredLinear  # reads the pair there
     source: Anchors  # where anchors come from in training
     bank: Tensor  # the K anchors of prediction [K, d]; none before `gduq.fit`
 
     def __init__(
-        self,
-        net: nn.Module,
-        recipe: Recipe | None = None,
-        call: Call | None = None,
-        seed: int = 0,
-        like: Graph | None = None,
-        trunk: Trunk | None = None,
+        self, net: nn.Module, recipe: Recipe | None = None, call: Call | None = None, seed: int = 0
     ) -> None:
         super().__init__()
         self.recipe = recipe or Recipe()
-        self.calibrate, self.seed, self.call = self.recipe.calibrate, int(seed), call
+        self.call = net.call if isinstance(net, Trunk) else call
+        self.calibrate, self.seed = self.recipe.calibrate, int(seed)
         self.frozen, self.starts_trained = self.recipe.freeze, self.recipe.init == "identity"
         self.register_buffer("bank", torch.zeros(0))
-        if net is not None:
-            net = net if trunk is not None else copied(net)
-            self.point = Uncut(net, self.recipe.at)  # type: ignore[assignment]
-            if trunk is not None or like is not None or not needs_graph(net, self.recipe.at):
-                self._cut(like, trunk)
+        self._waiting: nn.Module | None = None
+        if isinstance(net, Cut):
+            self._stand_at(net)
+        else:
+            self._waiting = net if isinstance(net, Trunk) else copied(net)
+            self._find(None)
 
-    def _cut(self, graph: Graph | None, trunk: Trunk | None = None) -> None:
-        """Cut the network at the place that the recipe names."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            point = resolve_cut(self.point.net, self.recipe, self.call, graph, trunk)
-        self._set_point(point)
+    # -- its place -----------------------------------------------------------------------------
 
-    def _set_point(self, point: CutPoint, source: Anchors | None = None) -> None:
-        """Build what depends on the place: the anchored map and the source of anchors."""
-        recipe = self.recipe
-        if recipe.freeze and not point.has_prefix:
-            raise InputError(
-                "layers before the anchors for freeze=True",
-                "none at the input",
-                "Anchor at a later place (see gduq.cut_points), or leave freeze out.",
-            )
-        branch = isinstance(point, HeadCut) and point.tail.plain is not None
-        init = "random" if branch else recipe.init  # a branch starts at zero at its end
-        if isinstance(point, HeadCut) and not branch and init == "random":
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed)
-                point.tail.begin_anew()
-        self.point = point
-        generator = torch.Generator().manual_seed(self.seed)
-        self.linear = AnchoredLinear.reading_for(point.plain, init, generator)
-        del point.__dict__["plain"]
-        self.source = source or make_source(recipe.anchors, point.channels, point.moves)
-        self.bank = self.linear.weight.new_zeros(0, point.channels)
-        self.temperature = self.temperature.to(self.linear.weight)
-        point.frozen = recipe.freeze
-        if recipe.freeze:
-            for module in point.prefix_modules():
-                module.requires_grad_(False)
-        self.train(self.training)
-
-    def locate(self, graph: Graph) -> None:
+    def locate(self, graph: object) -> None:
         """Find the place in the network, with the help of a graph; done once."""
         if not isinstance(graph, (Data, HeteroData)):
-            raise InputError(
-                "one graph, a torch_geometric Data, HeteroData or Batch",
-                type(graph).__name__,
-                "Call an anchored model with the graph itself: model(data).",
-            )
-        if not self.point.channels:
-            device = next((p.device for p in self.point.parameters()), torch.device("cpu"))
-            self._cut(on_device(graph, device))
+            got = type(graph).__name__
+            raise InputError("one graph, as in model(data), with all that it holds", got)
+        if self._waiting is not None:
+            device = next((p.device for p in self.parameters()), torch.device("cpu"))
+            self._find(on_device(graph, device))
+
+    def _find(self, graph: Graph | None) -> None:
+        assert self._waiting is not None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            found = find_cut(self._waiting, self.recipe, self.call, graph)
+        if found is not None:
+            self._waiting = None
+            self._stand_at(found)
+
+    def _stand_at(self, point: Cut) -> None:
+        """Build what depends on the place: the anchored map and the source of anchors."""
+        init = self.recipe.init
+        if self.recipe.freeze:
+            point.freeze()
+        if isinstance(point, HeadCut) and point.tail.plain is not None:
+            init = "random"  # a branch starts at zero at its end
+        elif isinstance(point, HeadCut) and init == "random":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                redraw(point.tail.rest.requires_grad_(True))  # as the paper does
+            point.tail.anew = True
+        generator = torch.Generator().manual_seed(self.seed)
+        self.linear = AnchoredLinear.reading_for(point.unread.pop(), init, generator)
+        self.point = point
+        if "source" not in self._modules:  # else somebody has chosen one
+            name = self.recipe.anchors or ("shuffle" if point.moves else "gaussian")
+            gaussian = name == GaussianAnchors.name
+            self.source = GaussianAnchors(point.channels) if gaussian else ShuffledAnchors()
+        self.bank = self.linear.weight.new_zeros(0, point.channels)
+        self.temperature = self.temperature.to(self.linear.weight)
+        self.train(self.training)
 
     @property
     def trunk(self) -> Trunk | None:
-        return self.point.trunk if isinstance(self.point, HeadCut) else None
+        point = self.point if self._waiting is None else None
+        return point.trunk if isinstance(point, HeadCut) else None
 
     @property
     def row_kind(self) -> Rows | None:
-        return self.point.row_kind
+        return self.point.row_kind if self._waiting is None else None
 
     # -- training ------------------------------------------------------------------------------
 
-    def forward(self, graph: Graph, generator: torch.Generator | None = None) -> Tensor:
-        """Outputs ``[rows, O]`` of all nodes, graphs or edges.
-
-        In training each row or graph gets a random anchor (from ``generator``, or torch's global
-        state as dropout does); in evaluation the outputs are averaged over the bank.
-        """
+    def forward(self, graph: Graph) -> Tensor:
+        """Outputs ``[rows, O]`` of all nodes, graphs or edges."""
         if not self.training:
             self.locate(graph)
             return self._bank_outputs(graph)[0].mean(dim=0)
-        if not self.point.channels:  # an optimiser would lack the new weights
-            raise InputError(
-                "a model whose place is known before training in a loop of your own",
-                "one that has not seen a graph",
-                "Pass like=graph to gduq.anchor, or call model.locate(graph), then make the "
-                "optimiser.",
-            )
-        return self.training_pass(graph, generator=generator)[0][0]
+        if self._waiting is not None:  # an optimiser would lack the new weights
+            do = "Pass like=graph to gduq.anchor, or call model.locate(graph), before."
+            raise InputError("a model that knows its place when the optimiser is made", "none", do)
+        return self.training_pass(graph)[0][0]
 
-    def loss(self, graph: Graph, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        draws, mask = self.recipe.draws, self.recipe.one_mask
-        return self._losses(graph, *self.training_pass(graph, draws, mask, generator))
+    def loss(self, graph: Graph) -> tuple[Tensor, Tensor]:
+        outputs = self.training_pass(graph, self.recipe.draws, self.recipe.one_mask)
+        return self._losses(graph, *outputs)
 
     def training_pass(
-        self,
-        graph: Graph,
-        draws: int = 1,
-        mask: float = 0.0,
-        generator: torch.Generator | None = None,
+        self, graph: Graph, draws: int = 1, mask: float = 0.0
     ) -> tuple[Tensor, Tensor]:
         """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
 
         They go through one pass of gduq's own networks, in which BatchNorm sees their mixture, and
-        one after the other through any other that learns as a whole. A share ``mask`` of rows
-        (nodes, or all rows of a graph) has its anchor half zeroed.
+        one after the other through any other. A share ``mask`` of rows (nodes, or all rows of a
+        graph) has its anchor half zeroed.
         """
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
-        if draws > 1 and not (self.point.holds_copies or self.recipe.freeze):
-            each = [self.training_pass(graph, 1, mask, generator) for _ in range(draws)]
-            return torch.cat([out for out, _ in each]), torch.cat([masked for _, masked in each])
-        drawn: list[tuple[Tensor, Tensor]] = []  # all of them in the first call
+        point, linear, graphs = self.point, self.linear, num_graphs(graph)
+        shared = self.recipe.scope == "graph" and point.rows != "graph"  # one anchor per graph
+        by_graph = shared or point.rows != point.row_kind  # all rows of a graph are masked together
+        gone: list[Tensor] = []
 
         def read(h: Tensor, part: slice) -> Tensor:
-            if not drawn:
-                drawn.append(self._read_with_anchors(h, graph, draws, mask, generator))
-            return drawn[0][0][part]
+            """``z`` ``[len, n, m]`` of rows read relative to fresh anchors."""
+            size = (part.stop - part.start, graphs if by_graph else h.size(0))
+            masked = (torch.rand(size) if mask else torch.ones(size)).to(h.device) < mask
+            gone.append(masked)
+            unit = row_batch(graph, point.rows, h.size(0)) if by_graph else slice(None)
+            shift = self._draw_shift(h, graph, masked if shared else masked[:, unit])
+            if not shared:
+                return linear.biased(point.mix(linear.residual(h) + shift, graph))
+            base, gain = point.shared(h, linear, graph)
+            return base + gain * shift[:, unit]
 
-        outputs = self.point.run(graph, read, draws)
-        masked = drawn[0][1]
-        if self._masks_graphs:
-            masked = masked[:, row_batch(graph, self.point.row_kind, outputs.size(1))]
+        outputs = point.run(graph, read, draws)
+        masked = torch.cat(gone)
+        if by_graph:
+            masked = masked[:, row_batch(graph, point.row_kind, outputs.size(1))]
         return outputs, masked
 
-    @property
-    def _masks_graphs(self) -> bool:
-        """Nodes of an answered graph, and rows that share an anchor, are masked together."""
-        return self._shares or self.point.rows != self.point.row_kind
-
-    @property
-    def _shares(self) -> bool:
-        """Whether all rows of a graph have one anchor."""
-        return self.recipe.scope == "graph" and self.point.rows != "graph"
-
-    def _read_with_anchors(
-        self,
-        h: Tensor,
-        graph: Graph,
-        draws: int,
-        mask: float,
-        generator: torch.Generator | None,
-    ) -> tuple[Tensor, Tensor]:
-        """``z`` ``[D, n, m]`` of rows read relative to fresh anchors, and which rows or graphs were
-        masked ``[D, ...]``."""
-        point, linear, known = self.point, self.linear, self._anchor_rows(h, graph)
-        by_graph = self._masks_graphs
-        of_graph = row_batch(graph, point.rows, h.size(0)) if by_graph else slice(None)
-        owners = num_graphs(graph) if self._shares else h.size(0)
-        units, device = num_graphs(graph) if by_graph else h.size(0), linear.weight.device
-        masked = torch.zeros(draws, units, dtype=torch.bool, device=device)
-        if mask:
-            where = generator_device(generator)
-            chances = torch.rand(draws, units, generator=generator, device=where)
-            masked = chances.to(device) < mask
-        gone = (masked if self._shares else masked[:, of_graph]).flatten() if mask else None
-        wide = linear.in_features > linear.out_features
-        if isinstance(self.source, GaussianAnchors) and wide and owners > linear.out_features:
-            mean, std = (one.to(linear.weight) for one in self.source.statistics(known))
-            shift = gaussian_shift(mean, std, linear.weight, draws * owners, gone, generator)
+    def _draw_shift(self, h: Tensor, graph: Graph, masked: Tensor) -> Tensor:
+        """What fresh anchors add ``[D, n, m]``, one for each entry of ``masked`` ``[D, n]``."""
+        linear, rows = self.linear, self._anchor_rows(h, graph)
+        count, gone = masked.numel(), masked.flatten() if masked.any() else None
+        d, m = linear.in_features, linear.out_features
+        if isinstance(self.source, GaussianAnchors) and min(d, masked.size(1)) > m:
+            mean, std = (known.to(linear.weight) for known in self.source.statistics(rows))
+            shift = linear.gaussian_shift(mean, std, count, gone)
         else:
-            like = known.values() if is_sparse(known) else known
-            c = self.source.draw(known, draws * owners, generator).to(like.dtype)
-            shift = linear.shift(c, gone)
-        shift = shift.view(draws, owners, -1)
-        shift = shift[:, of_graph] if self._shares else shift
-        gain = point.gain(graph, shift)
-        if gain is not None and not self._shares:
-            z = point.mix(linear.residual(h) + shift, graph)
-        else:
-            z = point.read(h, linear.weight_h, graph) + (shift if gain is None else gain * shift)
-        return linear.biased(z), masked
+            shift = linear.shift(self.source.draw(rows, count).to(rows.dtype), gone)
+        return shift.view(*masked.shape, m)
 
     def _anchor_rows(self, h: Tensor, graph: Graph) -> Tensor:
         """The rows of ``h`` that anchors may come from: those that count in training."""
         if self.point.rows != self.point.row_kind:
             return h
-        rows = label_rows(graph, h.size(0))
-        if isinstance(rows, slice):
-            if rows.stop is None:
-                return h
-            rows = torch.arange(h.size(0), device=h.device) < rows.stop
-        return keep_rows(h, rows)
-
-    def train(self, mode: bool = True) -> Anchored:
-        super().train(mode)
-        if self.recipe.freeze and mode:
-            for module in self.point.prefix_modules():
-                module.eval()
-        return self
+        counts = torch.zeros(h.size(0), dtype=torch.bool, device=h.device)
+        counts[label_rows(graph, h.size(0))] = True
+        return h if counts.all() else keep_rows(h, counts)
 
     def fit_rows(
         self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
@@ -272,66 +198,54 @@ class Anchored(Predictor):
         assert isinstance(point, HeadCut)
         assert target is not None
         if not target.fits(before):  # the head learns anew
-            source = None if isinstance(self.recipe.anchors, str) else self.source
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
                 point = HeadCut(point.trunk, point.branch)
-            self._set_point(point, source)
+            self._stand_at(point)
             self.to(h.device)
         if isinstance(target, Values) and target.needs_noise:
-            if point.tail.noise is None:
+            if not point.tail.num_values:
                 point.tail.widen(target, held.outputs, held.y)
             self.target = target = target.combined()
         if isinstance(self.source, GaussianAnchors):
             self.source.fit([h])  # these rows only, not those of an earlier fit
-        self._choose_bank([h], self.recipe.num_anchors)
+        self._choose_bank(iter([h]), self.num_anchors)
         masks, head = self.recipe.masks, AnchoredHead(self.linear, point.tail)
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return self.source.draw(h, count, generator).to(h.dtype)
 
         heads = [copy.deepcopy(head) for _ in masks]
-        draws, bank = self.recipe.draws, self.anchors
-        (best,) = learn(heads, masks, target, draw, draws, bank)
+        (best,) = learn(heads, masks, target, draw, self.recipe.draws, self.anchors)
         head.load_state_dict(best.state_dict())
-
-    def share_trunk(self, trunk: Trunk) -> None:
-        assert isinstance(self.point, HeadCut)
-        self.point.trunk = trunk
 
     # -- anchors -------------------------------------------------------------------------------
 
-    def prepare(self, batches: Any, batch_size: int) -> None:
-        if not self.point.moves:
-            self.fit_source(batches, batch_size)
-
-    def init_anchors(self, batches: Iterable[Graph]) -> None:
-        """A small bank for validation, from a few batches."""
-        rows = self._training_rows(iter(batches), None)
-        self._choose_bank(rows, min(_VALIDATION, self.recipe.num_anchors))
+    def prepare(self, batches: object, batch_size: int) -> None:
+        if not self.point.moves and isinstance(self.source, GaussianAnchors):
+            self.source.fit(self._training_rows(batches, batch_size))
 
     @property
     def num_anchors(self) -> int:
         return self.recipe.num_anchors
 
-    def fit_source(self, data: Any, batch_size: int | None = None) -> Self:
-        """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
-        if isinstance(self.source, GaussianAnchors):
-            self.source.fit(self._training_rows(data, batch_size))
-        return self
+    def init_anchors(self, batches: Iterable[Graph]) -> None:
+        few = min(_VALIDATION, self.num_anchors)
+        self._choose_bank(self._training_rows(iter(batches), None), few)
 
-    def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
+    def fit_anchors(
+        self, data: object, k: int | None = None, batch_size: int | None = None
+    ) -> Anchored:
         """Choose the K (default: ``num_anchors``) anchors of prediction from training rows.
 
         A temperature that was fitted to another bank is forgotten.
         """
         self.recipe = self.recipe.with_(num_anchors=k)
-        rows = self._training_rows(data, batch_size)
-        first = next(rows)  # of a batch that shows where the place is
-        self._choose_bank(itertools.chain([first], rows), self.recipe.num_anchors)
+        self._choose_bank(self._training_rows(data, batch_size), self.num_anchors)
         return self
 
-    def _choose_bank(self, rows: Iterable[Tensor], k: int) -> None:
+    def _choose_bank(self, rows: Iterator[Tensor], k: int) -> None:
+        rows = itertools.chain([next(rows)], rows)  # the first batch shows where the place is
         self.set_bank(self.source.bank(rows, k, torch.Generator().manual_seed(self.seed)))
 
     def set_bank(self, bank: Tensor) -> None:
@@ -341,22 +255,21 @@ class Anchored(Predictor):
         self.bank = bank.detach().to(self.linear.weight).clone()
         self.set_temperature(1.0, None)
 
-    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
-        """Representations of the rows anchors may come from, batch by batch; not of rows that a
-        mask on the graph sets aside."""
+    def _training_rows(self, data: object, batch_size: int | None) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
                 self.locate(graph)
-                if self.point.row_kind == "node" and isinstance(graph, Data):
-                    chosen = graph.get("row_mask") is not None or "batch_size" in graph.to_dict()
-                    if graph.get("train_mask") is not None and not chosen:
-                        do = "Pass gduq.data.View(data, data.train_mask)."
-                        got = "a graph with a train_mask"
-                        raise InputError("a choice of nodes for the anchors", got, do)
+                unsure = self.point.row_kind == "node" and row_kind(graph) is None
+                if unsure and graph.get("train_mask") is not None:
+                    do = "Pass gduq.data.View(data, data.train_mask)."
+                    raise InputError("a choice of nodes for the anchors", "a train_mask", do)
                 graph = on_device(graph, self.linear.weight.device)
                 yield self._anchor_rows(self.point.prefix(graph), graph)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any
+    ) -> None:
         bank = state_dict.get(prefix + "bank")
         if bank is not None and bank.dim() == 2 and bank.size(1) == self.point.channels:
             self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
@@ -365,53 +278,42 @@ class Anchored(Predictor):
     @property
     def anchors(self) -> Tensor:
         """The bank; a model that starts as its network answers as it does before there is one."""
-        if self.bank.size(0) == 0 and self.recipe.init == "identity":
+        if len(self.bank) == 0 and self.starts_trained:
             return self.bank.new_zeros(1, self.point.channels)
         self.check_ready()
         return self.bank
 
     def check_ready(self) -> None:
         if self.bank.size(0) == 0:
-            raise NotFittedError(
-                "a model with a bank of anchors",
-                "none yet",
-                "Train with gduq.fit, or call model.fit_anchors(train_data) after your own loop.",
-            )
+            do = "Train with gduq.fit, or call model.fit_anchors(train_data) after your own loop."
+            raise NotFittedError("a model with a bank of anchors", "none yet", do)
 
     # -- prediction ----------------------------------------------------------------------------
 
     def _bank_outputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
-        """Outputs ``[K, rows, O]`` and the representation: ``h W_h^T`` is computed once."""
+        """Outputs ``[K, rows, O]`` and the representation."""
         shift = self.linear.shift(self.anchors).unsqueeze(1)  # [K, 1, m]
-        found: list[Tensor] = []
-        base, gain = None, None
+        known: list[Tensor] = []  # the representation, and what all anchors share
 
         def read(h: Tensor, part: slice) -> Tensor:
-            nonlocal base, gain
-            if base is None:
-                base = self.linear.biased(self.point.read(h, self.linear.weight_h, graph))
-                gain = self.point.gain(graph, base)
-                found.append(h)
-            some = shift[part]
-            return base + some if gain is None else torch.addcmul(base, gain, some)
+            if not known:
+                known.extend((h, *self.point.shared(h, self.linear, graph)))
+            return torch.addcmul(known[1], known[2], shift[part])
 
         outputs = self.point.run(graph, read, shift.size(0))
-        return outputs, found[0]
+        return outputs, known[0]
 
     def forward_samples(self, graph: Graph, features: bool = False) -> ModelOutput:
         self.locate(graph)
-        trunk = self.trunk
-        if trunk is not None:
-            h = trunk.labelled(self.point.prefix(graph), graph)
+        if self.trunk is not None:
+            h = self.trunk.labelled(self.point.prefix(graph), graph)
             return ModelOutput(self.from_rows(h, h), h)
         outputs, h = self._bank_outputs(graph)
         outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
-        return ModelOutput(outputs, self._features(h, graph) if features else None)
-
-    def features(self, graph: Graph) -> Tensor:
-        self.locate(graph)
-        with evaluating(self):
-            return self._features(self.point.prefix(graph), graph)
+        if h.layout != torch.strided and features:  # bag-of-words input: what the map makes of it
+            h = self.linear.residual(h)
+        kinds = self.point.rows, self.point.row_kind
+        return ModelOutput(outputs, answer_features(h, graph, *kinds) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         assert isinstance(self.point, HeadCut)
@@ -419,40 +321,94 @@ class Anchored(Predictor):
         size = _BLOCK // max(1, c.size(0) * self.linear.out_features)
         return self._formed(torch.cat([head(rows, c) for rows in chunks(h, size)], dim=1))
 
-    def _features(self, h: Tensor, graph: Graph) -> Tensor:
-        if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
-            h = self.linear.residual(h)
-        return answer_features(h, graph, self.point.rows, self.point.row_kind)
-
     # -- bundles -------------------------------------------------------------------------------
 
-    def spec(self) -> dict[str, Any]:
-        if not self.point.channels:
+    def _spec(self) -> Spec:
+        if self._waiting is not None:
             raise InputError("a model that has met a graph", "none", "Train it before it is saved.")
+        if not self.source.name:
+            raise InputError("anchors that a bundle can hold", type(self.source).__name__)
         return {
-            "kind": self.kind,
             "call": self.call is not None,
-            "recipe": self.recipe.spec(),
-            "source": self.source.spec(),
+            "recipe": json.loads(json.dumps(asdict(self.recipe))),  # lists for tuples
             "seed": self.seed,
             "point": self.point.spec(),
             "net": network_spec(self.point.net),
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Anchored:
-        call, net = factory.call(spec), factory.net(spec["net"])
-        recipe = Recipe(**spec["recipe"])
-        model = cls(None, recipe, call, spec["seed"])  # type: ignore[arg-type]  # point follows
-        model._set_point(cut_from(spec["point"], net, call), source_from(spec["source"]))
-        return model
+    def from_spec(cls, spec: Spec, factory: ModelFactory) -> Anchored:
+        call, recipe = factory.call(spec), Recipe(**spec["recipe"])
+        point = cut_from(spec["point"], factory.net(spec["net"]), call)
+        return cls(point, recipe, call, spec["seed"])
 
     def __repr__(self) -> str:
-        net, where = type(self.point.net).__name__, self.point.description
-        if not self.point.channels:
-            return f"Anchored({net}, {where})"
-        anchors, source = self.bank.size(0) or self.recipe.num_anchors, self.source
-        frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
+        if self._waiting is not None:
+            net = type(self._waiting).__name__
+            return f"Anchored({net}, at={self.recipe.at!r}, found at the first graph)"
+        k, name = self.bank.size(0) or self.num_anchors, self.source.name
+        frozen = "what precedes it is frozen" if self.frozen else "all of it learns"
         frozen = "only the head learns" if self.trunk is not None else frozen
-        name = source.name or type(source).__name__
-        return f"Anchored({net} at {where}; {anchors} anchors ({name}); {frozen})"
+        where = f"{type(self.point.net).__name__} at {self.point.description}"
+        return f"Anchored({where}; {k} anchors ({name}); {frozen})"
+
+
+def anchor(
+    net: nn.Module,
+    at: int | str | None = None,
+    *,
+    recipe: Recipe | str | None = None,
+    freeze: bool | None = None,
+    init: Init | None = None,
+    anchors: Source | None = None,
+    scope: Scope | None = None,
+    num_anchors: int | None = None,
+    draws: int | None = None,
+    mask: float | tuple[float, ...] | None = None,
+    calibrate: Calibrate | str = "default",
+    call: Call | None = None,
+    seed: int = 0,
+    like: Graph | None = None,
+) -> Anchored:
+    """Wrap a network so that it answers with K hypotheses.
+
+    By default the network stays as it is, and what reads anchors is its head: found in one pass
+    over the first graph (``print(model)`` says where), with its weights kept, so that before any
+    training the model answers as the network does.
+
+    Args:
+        net: A trained PyTorch Geometric network of your own, or a `gduq.nn.GNN`. It is copied, not
+            changed.
+        at: Where to anchor: ``"head"``, ``"readout"``, ``"input"``, a layer's number (-1: the
+            last), or the dotted path of a submodule; see `Recipe` and `gduq.cut_points`.
+        recipe: ``"head"`` (default), ``"thawed"`` (default with another ``at``), ``"paper"``, or a
+            `Recipe`.
+        freeze, init, anchors, scope, num_anchors, draws, mask, calibrate: Single choices of the
+            recipe that are to be others, see `Recipe`; ``num_anchors`` is K.
+        call: ``call(net, graph) -> outputs`` where parameter names do not say what to pass.
+        seed: For new weights and the choice of the bank.
+        like: A graph the network takes, to find the place at once and not at the first graph.
+
+    Returns:
+        The wrapped model, for `gduq.fit`.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from torch_geometric.nn import GCN
+        >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> anchor(GCN(4, 8, num_layers=2, out_channels=3, jk="cat"), like=graph)
+        Anchored(GCN at 'lin', one row per node; ...; 10 anchors (shuffle); only the head learns)
+    """
+    if isinstance(net, Predictor) or not isinstance(net, nn.Module):
+        raise InputError("a network (a torch module) that is not wrapped yet", type(net).__name__)
+    chain = as_chain(net)
+    chosen = make_recipe(recipe, at, None if chain is None else chain.task)
+    chosen = chosen.with_(at=at, freeze=freeze, init=init, anchors=anchors, scope=scope)
+    chosen = chosen.with_(num_anchors=num_anchors, draws=draws, mask=mask)
+    if calibrate != "default":
+        chosen = replace(chosen, calibrate=calibrate)  # type: ignore[arg-type]
+    model = Anchored(net, chosen, call, seed)
+    if like is not None:
+        model.locate(like)
+    return model

@@ -1,7 +1,7 @@
-r"""Equation (1): as pure functions on tensors, and as the layer that makes a network anchored.
+r"""Equation (1): the layer that makes a network anchored.
 
-An anchored layer reads the pair :math:`[h - c \,\|\, c]`. Its weight :math:`W = [W_h \,\|\, W_c]`
-splits the map into a part that never sees the anchor and a part that is a bias:
+It reads the pair :math:`[h - c \,\|\, c]`. Its weight :math:`W = [W_h \,\|\, W_c]` splits the map
+into a part that never sees the anchor and a part that is a bias:
 
 .. math::
     z = [h - c \,\|\, c] W^\top + b = h W_h^\top + c (W_c - W_h)^\top + b \qquad (1)
@@ -9,6 +9,7 @@ splits the map into a part that never sees the anchor and a part that is a bias:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -16,122 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gduq._checks import one_of
-from gduq._torch import normal
 from gduq.errors import InputError
 from gduq.graphs.sparse import linear
 
-__all__ = [
-    "AnchoredLinear",
-    "Init",
-    "anchor_shift",
-    "anchored_linear",
-    "gaussian_shift",
-]
+__all__ = ["AnchoredLinear", "Init"]
 
 Init = Literal["random", "identity"]
 
 
-def anchored_linear(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    r"""A linear map of :math:`[h - c \,\|\, c]`, the pair not built: ``[n, m]`` or ``[K, n, m]``.
-
-    Args:
-        h: Representation ``[n, d]``, dense or sparse CSR.
-        c: Anchors, broadcast against ``h``: one for all rows ``[d]``, one per row ``[n, d]``,
-            K shared ones ``[K, 1, d]``, or K per row ``[K, n, d]``.
-        weight: ``[m, 2d]``; the first d columns read :math:`h - c`, the last d read :math:`c`.
-        bias: ``[m]`` or ``None``.
-
-    Example:
-        >>> h, c, w = torch.randn(5, 3), torch.randn(4, 1, 3), torch.randn(2, 6)
-        >>> pair = torch.cat([h - c, c.expand(4, 5, 3)], dim=-1)
-        >>> torch.allclose(anchored_linear(h, c, w), pair @ w.T, atol=1e-5)
-        True
-    """
-    z = linear(h, weight[:, : weight.size(1) // 2]) + anchor_shift(c, weight)
-    return z if bias is None else z + bias
-
-
-def anchor_shift(c: Tensor, weight: Tensor, masked: Tensor | None = None) -> Tensor:
-    r"""What an anchor adds to the output: :math:`c (W_c - W_h)^\top`.
-
-    Where ``masked`` is true the anchor half of the pair is zero, :math:`[h - c \,\|\, 0]`
-    (reference masking), so the row gets :math:`-c W_h^\top`.
-
-    ``c`` is ``[..., d]``, ``weight`` ``[m, 2d]``, ``masked`` ``[...]``, the output ``[..., m]``.
-    """
-    w_h, w_c = weight.chunk(2, dim=1)
-    shift = F.linear(c, w_c - w_h)
-    if masked is None:
-        return shift
-    return torch.where(masked.unsqueeze(-1), -F.linear(c, w_h), shift)
-
-
-def gaussian_shift(
-    mean: Tensor,
-    std: Tensor,
-    weight: Tensor,
-    rows: int,
-    masked: Tensor | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    r"""Draw ``anchor_shift`` of fresh Gaussian anchors, one per row, in m instead of d dimensions.
-
-    With :math:`c \sim N(\mu, \mathrm{diag}\,\sigma^2)` and :math:`\Delta = W_c - W_h`, the shift
-    :math:`c \Delta^\top` is Gaussian with mean :math:`\mu\Delta^\top` and covariance
-    :math:`\Sigma = \Delta\,\mathrm{diag}(\sigma^2)\,\Delta^\top`. Drawing it from a Cholesky factor
-    costs ``m²(d + rows)`` instead of ``m·d·rows``: use it where d is larger than m.
-
-    The gradient is not that of the factor, which explodes where :math:`\Sigma` is nearly singular,
-    but the mean over all anchors that could have led to the shift at hand, :math:`e A^\top` with
-    :math:`A A^\top = \Sigma`: its derivative by A is e, of which the mean given the shift z is
-    :math:`z \Sigma^{-1} A`. It is unbiased as explicit draws are, and has less noise.
-
-    ``mean`` and ``std`` are ``[d]``, ``weight`` ``[m, 2d]`` (gradients flow into it), ``masked``
-    ``[rows]``, and the output ``[rows, m]``.
-    """
-    w_h, w_c = weight.chunk(2, dim=1)
-    precise = torch.promote_types(weight.dtype, torch.float32)  # no factor of half floats exists
-    noise = normal((rows, weight.size(0)), precise, weight.device, generator)
-    shift = _correlated(noise, mean, std, w_c - w_h)
-    if masked is None:
-        return shift
-    return torch.where(masked.unsqueeze(-1), _correlated(noise, mean, std, -w_h), shift)
-
-
-def _correlated(noise: Tensor, mean: Tensor, std: Tensor, delta: Tensor) -> Tensor:
-    with torch.autocast(delta.device.type, enabled=False):
-        wide, std = delta.to(noise.dtype), std.to(noise.dtype)
-        a = wide * std
-        with torch.no_grad():
-            factor = _factor(a @ a.T)
-            z = noise @ factor.T
-            known = torch.cholesky_solve(z.T, factor).T  # times A: the mean of e where e A^T is z
-        mean_product = known @ (a.detach() @ a.T)
-        shift = wide @ mean.to(noise.dtype) + z + (mean_product - mean_product.detach())
-        return shift.to(delta.dtype)
-
-
-def _factor(covariance: Tensor) -> Tensor:
-    """A Cholesky factor, of a singular matrix too: each variance grows by as little as it takes."""
-    limits = torch.finfo(covariance.dtype)
-    scale = covariance.diagonal().sqrt().clamp_min(limits.tiny**0.25)  # of a row of zeros, too
-    correlation = covariance / torch.outer(scale, scale)
-    growth = 8.0 * limits.eps * correlation.size(0)  # what rounding can take from an eigenvalue
-    while True:
-        correlation.diagonal().fill_(1.0 + growth)
-        factor, failed = torch.linalg.cholesky_ex(correlation)
-        if not failed or growth > 1.0:
-            break
-        growth *= 16.0
-    rows: Tensor = scale.unsqueeze(1) * factor
-    return rows
-
-
 class AnchoredLinear(nn.Module):
     r"""A linear layer that reads :math:`[h - c \,\|\, c]` for an anchor c.
-
-    .. math::
-        z = [h - c \,\|\, c] W^\top + b = h W_h^\top + c (W_c - W_h)^\top + b
 
     The pair is never built: `residual` is the part all anchors share, `shift` the bias an anchor
     adds. From "Accurate and Scalable Estimation of Epistemic Uncertainty for Graph Neural
@@ -143,13 +38,15 @@ class AnchoredLinear(nn.Module):
         bias: Whether to add b.
 
     Shapes:
-        ``h`` is ``[n, d]`` (dense or sparse CSR); ``c`` broadcasts against it: ``[d]``,
-        ``[n, d]``, ``[K, 1, d]`` or ``[K, n, d]``. The output is ``[n, m]`` or ``[K, n, m]``.
+        ``h`` is ``[n, d]`` (dense or sparse CSR). ``c`` is one anchor for all rows ``[d]``, one per
+        row ``[n, d]``, K shared ones ``[K, 1, d]``, or K per row ``[K, n, d]``. The output is
+        ``[n, m]`` or ``[K, n, m]``. ``weight`` is ``[m, 2d]``: its first d columns read ``h - c``.
 
     Example:
-        >>> layer = AnchoredLinear(8, 3)
-        >>> layer(torch.randn(5, 8), torch.randn(10, 1, 8)).shape
-        torch.Size([10, 5, 3])
+        >>> layer, h, c = AnchoredLinear(8, 3), torch.randn(5, 8), torch.randn(10, 1, 8)
+        >>> pair = torch.cat([h - c, c.expand(10, 5, 8)], dim=-1)
+        >>> torch.allclose(layer(h, c), pair @ layer.weight.T + layer.bias, atol=1e-5)
+        True
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -164,8 +61,8 @@ class AnchoredLinear(nn.Module):
     ) -> None:
         """Draw the weight anew, uniformly with deviation ``std`` (default 1/sqrt(6d))."""
         bound = 3.0**0.5 * (std or (6.0 * self.in_features) ** -0.5)
-        source = self.weight.device if generator is None else generator.device
-        drawn = torch.empty(self.weight.shape, dtype=self.weight.dtype, device=source)
+        where = self.weight.device if generator is None else generator.device
+        drawn = torch.empty_like(self.weight, device=where, requires_grad=False)
         with torch.no_grad():
             self.weight.copy_(drawn.uniform_(-bound, bound, generator=generator))
             if self.bias is not None:
@@ -187,11 +84,9 @@ class AnchoredLinear(nn.Module):
         if init == "random":
             scale = float(plain.weight.detach().std(correction=0)) / 2.0**0.5
             layer.reset_parameters(scale or None, generator)
-            return layer
-        with torch.no_grad():
-            layer.weight.copy_(torch.cat([plain.weight, plain.weight], dim=1))
-            if layer.bias is not None:
-                layer.bias.copy_(plain.bias)
+        else:
+            state = {**plain.state_dict(), "weight": plain.weight.detach().repeat(1, 2)}
+            layer.load_state_dict(state)
         return layer
 
     @property
@@ -204,8 +99,37 @@ class AnchoredLinear(nn.Module):
         return linear(h, self.weight_h)
 
     def shift(self, c: Tensor, masked: Tensor | None = None) -> Tensor:
-        r""":math:`c (W_c - W_h)^\top`: ``[..., m]``; see `anchor_shift`."""
-        return anchor_shift(c, self.weight, masked)
+        r"""What an anchor ``[..., d]`` adds, ``[..., m]``: :math:`c (W_c - W_h)^\top`.
+
+        Where ``masked`` ``[...]`` is true the anchor half of the pair is zero,
+        :math:`[h - c \,\|\, 0]` (reference masking), so the row gets :math:`-c W_h^\top`.
+        """
+        return self._where(masked, lambda delta: F.linear(c, delta))
+
+    def _where(self, masked: Tensor | None, shift: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``shift`` makes of :math:`W_c - W_h`, and of :math:`-W_h` where rows are masked."""
+        w_h, w_c = self.weight.chunk(2, dim=1)
+        shown = shift(w_c - w_h)
+        return shown if masked is None else torch.where(masked.unsqueeze(-1), shift(-w_h), shown)
+
+    def gaussian_shift(
+        self, mean: Tensor, std: Tensor, rows: int, masked: Tensor | None = None
+    ) -> Tensor:
+        r"""Draw `shift` ``[rows, m]`` of fresh Gaussian anchors, one per row, in m dimensions.
+
+        With :math:`c \sim N(\mu, \mathrm{diag}\,\sigma^2)` and :math:`\Delta = W_c - W_h`, the
+        shift :math:`c \Delta^\top` is Gaussian with mean :math:`\mu\Delta^\top` and covariance
+        :math:`\Sigma = \Delta\,\mathrm{diag}(\sigma^2)\,\Delta^\top`. Drawing it from a Cholesky
+        factor costs ``m²(d + rows)`` instead of ``m·d·rows``: use it where d is larger than m.
+
+        The gradient is not that of the factor, which explodes where :math:`\Sigma` is nearly
+        singular, but the mean over all anchors that could have led to the shift z: with
+        :math:`z = e A^\top` and :math:`A A^\top = \Sigma`, the mean of e given z is
+        :math:`z \Sigma^{-1} A`. It is unbiased as explicit draws are, and has less noise.
+        """
+        precise = torch.promote_types(self.weight.dtype, torch.float32)  # halves have no factor
+        noise = torch.randn(rows, self.out_features, dtype=precise, device=self.weight.device)
+        return self._where(masked, lambda delta: _correlated(noise, mean, std, delta))
 
     def biased(self, z: Tensor) -> Tensor:
         """``z + b``, where there is a bias."""
@@ -215,7 +139,30 @@ class AnchoredLinear(nn.Module):
         for name, value in (("h", h), ("c", c)):
             if value.size(-1) != self.in_features:
                 raise InputError(f"{name} of width {self.in_features}", list(value.shape))
-        return anchored_linear(h, c, self.weight, self.bias)
+        return self.biased(self.residual(h) + self.shift(c))
 
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+def _correlated(noise: Tensor, mean: Tensor, std: Tensor, delta: Tensor) -> Tensor:
+    with torch.autocast(delta.device.type, enabled=False):
+        wide, std = delta.to(noise.dtype), std.to(noise.dtype)
+        a = wide * std
+        with torch.no_grad():
+            factor = _factor(a @ a.T)
+            z = noise @ factor.T
+            known = torch.cholesky_solve(z.T, factor).T  # times A: the mean of e where e A^T is z
+        mean_product = known @ (a.detach() @ a.T)
+        shift = wide @ mean.to(noise.dtype) + z + (mean_product - mean_product.detach())
+        return shift.to(delta.dtype)
+
+
+def _factor(covariance: Tensor) -> Tensor:
+    """A Cholesky factor, also of a singular matrix: variances grow by as little as it takes."""
+    limits = torch.finfo(covariance.dtype)
+    scale = covariance.diagonal().sqrt().clamp_min(limits.tiny**0.25)  # of a row of zeros, too
+    correlation = covariance / torch.outer(scale, scale)
+    growth, failed = 8.0 * limits.eps * correlation.size(0), True  # what rounding can take
+    while failed and growth <= 16.0:
+        correlation.diagonal().fill_(1.0 + growth)
+        factor, info = torch.linalg.cholesky_ex(correlation)
+        failed, growth = bool(info), growth * 16.0
+    return torch.mul(scale.unsqueeze(1), factor)

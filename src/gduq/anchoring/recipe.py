@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
-from gduq._checks import check_int
+from gduq._checks import check_int, one_of
 from gduq.anchoring.anchors import Source
 from gduq.anchoring.equation import Init
 from gduq.errors import InputError
@@ -15,13 +15,6 @@ from gduq.prediction.base import Calibrate
 __all__ = ["Recipe", "Scope", "make_recipe"]
 
 Scope = Literal["row", "graph"]
-
-MASKS = (0.0, 0.05, 0.2)
-_CHOICES = {
-    "scope": ("row", "graph"),
-    "init": ("random", "identity"),
-    "calibrate": ("shifted", "clean", None),
-}
 
 
 @dataclass(frozen=True)
@@ -37,8 +30,8 @@ class Recipe:
             stays as it is. Of a head its first map is trained; all of it with ``init="random"``.
         init: ``"identity"``: the model starts as the network, for any anchor; or ``"random"``,
             which draws the map that reads anchors anew, and all of a head, as the paper does.
-        anchors: ``"gaussian"`` or ``"shuffle"`` (rows of the batch), fixed ones ``[k, d]``, or an
-            `Anchors` object. ``None``: a Gaussian at the input, shuffled rows elsewhere.
+        anchors: ``"gaussian"`` or ``"shuffle"`` (rows of the batch). ``None``: a Gaussian at the
+            input, shuffled rows elsewhere.
         scope: Who shares an anchor in training: ``"row"`` or ``"graph"``.
         num_anchors: K, how many hypotheses prediction has.
         draws: Anchors per row and training step.
@@ -60,7 +53,7 @@ class Recipe:
     scope: Scope = "row"
     num_anchors: int = 10
     draws: int = 10
-    mask: float | tuple[float, ...] = MASKS
+    mask: float | tuple[float, ...] = (0.0, 0.05, 0.2)
     calibrate: Calibrate = "shifted"
 
     def __post_init__(self) -> None:
@@ -68,10 +61,10 @@ class Recipe:
             object.__setattr__(self, "mask", tuple(self.mask))
         for name in ("num_anchors", "draws"):
             object.__setattr__(self, name, check_int(name, getattr(self, name), 1))
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                *most, last = map(repr, choices)
-                raise InputError(f"{name} {', '.join(most)} or {last}", repr(getattr(self, name)))
+        one_of("init", self.init, get_args(Init))
+        one_of("scope", self.scope, get_args(Scope))
+        one_of("anchors", self.anchors or "gaussian", get_args(Source))
+        one_of("calibrate", self.calibrate or "clean", ("shifted", "clean"))
         if not self.masks or not all(0 <= share < 1 for share in self.masks):
             raise InputError("mask from 0 to below 1", repr(self.mask))
 
@@ -93,33 +86,18 @@ class Recipe:
     @classmethod
     def thawed(cls, **changes: Any) -> Recipe:
         """Training goes on from a trained network, with anchors at its last layer."""
-        chosen = {"at": -1, "freeze": False, "draws": 1, "mask": 0.05, **changes}
-        return cls(**chosen)
+        return cls(**{"at": -1, "freeze": False, "draws": 1, "mask": 0.05} | changes)
 
     @classmethod
     def paper(cls, rows: Rows, **changes: Any) -> Recipe:
         """As in the paper, from scratch: Gaussian input anchors for nodes, the readout else."""
-        chosen: dict[str, Any] = {
-            "at": "input" if rows == "node" else "readout",
-            "freeze": False,
-            "init": "random",
-            "draws": 1,
-            "mask": 0.0,
-            "calibrate": None,
-            **changes,
-        }
-        return cls(**chosen)
+        chosen = {"at": "input" if rows == "node" else "readout", "freeze": False, "draws": 1}
+        return cls(**chosen | {"init": "random", "mask": 0.0, "calibrate": None} | changes)
 
-    def with_(self, **changes: Any) -> Recipe:
+    def with_(self, **changes: object) -> Recipe:
         """A copy with some choices changed; ``None`` changes nothing."""
-        given = {name: value for name, value in changes.items() if value is not None}
+        given: Any = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **given)
-
-    def spec(self) -> dict[str, Any]:
-        """All choices but the source of anchors, as JSON holds them."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "anchors"}
-        found["mask"] = list(self.masks) if isinstance(self.mask, tuple) else self.mask
-        return found
 
 
 def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | None) -> Recipe:
@@ -129,15 +107,11 @@ def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | 
     """
     if isinstance(recipe, Recipe):
         return recipe
+    if recipe == "paper":
+        if rows is None:
+            do = "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph')."
+            raise InputError("a recipe for a network of your own", "'paper'", do)
+        return Recipe.paper(rows)
     name = recipe or ("head" if at in (None, "head") else "thawed")
-    if name in ("head", "thawed"):
-        return Recipe.head() if name == "head" else Recipe.thawed()
-    if name != "paper":
-        raise InputError("recipe 'head', 'thawed', 'paper' or a gduq.Recipe", repr(recipe))
-    if rows is None:
-        raise InputError(
-            "a recipe that says what is answered for",
-            "'paper' for a network of your own",
-            "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph').",
-        )
-    return Recipe.paper(rows)
+    one_of("recipe (or a gduq.Recipe)", name, ("head", "thawed", "paper"))
+    return Recipe.head() if name == "head" else Recipe.thawed()

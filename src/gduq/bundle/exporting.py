@@ -14,10 +14,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +29,10 @@ from torch_geometric.data import Batch, Data, HeteroData
 from gduq import __version__
 from gduq._io import atomic_path
 from gduq.errors import InputError, not_installed
-from gduq.graphs import iterate, join, num_graphs, on_device, row_kind
+from gduq.graphs import Graph, iterate, join, num_graphs, on_device, row_kind
 from gduq.models.network import checked_predictor
 from gduq.models.predictor import Predictor
+from gduq.prediction.mixture import weights_of
 from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import evaluating
 
@@ -41,10 +44,13 @@ __all__ = ["export"]
 _CLOSE = 1e-4  # a program that differs by more from the model it was made of is not written
 _GRAPHS = 3  # of those that are given, traced with
 _NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
-_FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
 # what a program says of rows beside samples, weights and novelty, as far as their kind has it
-_SAID = ("mean", "std", "probs", "confidence", "entropy", "aleatoric", "epistemic")
+_OF_ROWS = ("mean", "std", "probs", "confidence", "entropy", "aleatoric", "epistemic")
 _Program = torch.export.ExportedProgram
+_Sizes = Mapping[
+    str, Mapping[int, str]
+]  # those that vary: what they number, by input and dimension
+_COLUMNS = {"edge_index": "edges", "edge_label_index": "labelled_edges"}
 
 
 def export(
@@ -54,19 +60,17 @@ def export(
     calibrator: Calibrator | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model as one file that answers on its own, for any numbers of nodes, edges, graphs.
-
-    All of the model is in it: hypotheses, their mixture, calibration and novelty.
+    """Write a model as one file that answers on its own, for any numbers of nodes, edges, graphs:
+    hypotheses, their mixture, calibration and novelty.
 
     * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
     * ``.onnx``: for onnxruntime and others; needs onnx and onnxscript.
 
-    Both take, by name, the attributes of a graph that the network or novelty reads and, where
-    graphs are answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by
-    name, what `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the
-    hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of
-    classes and labels ``probs``, ``confidence`` and ``entropy``. ``samples`` of values are means,
-    then log-variances. Inputs are not checked.
+    Both take, by name, the attributes of a graph that the model reads, unchecked, and, where graphs
+    are answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by name, what
+    `gduq.predict` says: ``samples`` ``[K, m, ...]`` (of values means, then log-variances) and
+    ``weights`` ``[K]`` of the hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values
+    ``mean`` and ``std``, of classes and labels ``probs``, ``confidence`` and ``entropy``.
 
     The file tells inputs, outputs, names and units itself, and how SMILES become inputs:
     ``gduq.json`` among the extra files of a ``.pt2``, ``gduq`` in the metadata of an ``.onnx``.
@@ -75,8 +79,7 @@ def export(
         model: A fitted model; not `MCDropout`, which draws.
         path: The file, ending in ``.pt2`` or ``.onnx``; one that is there is replaced.
         like: A graph, or several, such as the model is to answer for.
-        calibrator: One that was fitted on the model's predictions, as `gduq.load` gives it, and
-            that does not read the graph.
+        calibrator: One fitted on the model's predictions that does not read the graph.
         notes: What is known of the training table, ``gduq.bundle.describe(path).preprocessing``:
             it names the target columns.
 
@@ -101,21 +104,19 @@ def export(
         what = "onnx and onnxscript, which write .onnx files"
         raise not_installed(what, "onnx onnxscript", ", or export to .pt2.")
     if known.target is None:
-        do = "Call gduq.fit(model, train, val)."
-        raise InputError("a fitted model", "one that gduq.fit has not trained", do)
+        raise InputError("a fitted model", "one that gduq.fit has not trained")
     known.check_ready()
     if calibrator is not None and calibrator.needs_graph:
         got = f"{type(calibrator).__name__}, which reads the graph around a row"
-        do = "Choose another one, or export the model without it."
-        raise InputError("a calibrator that maps the outputs of single rows", got, do)
+        raise InputError("a calibrator that maps the outputs of single rows", got)
     graphs = _graphs_like(like)
-    words = {"row_kind": "edge"} if row_kind(graphs[0]) == "edge" else {}
-    make = partial(_Predictor, known, calibrator, words)
-    program, inputs, outputs = _traced(make, _inputs(known, graphs))
+    examples, sizes = _inputs(known, graphs)
+    program, inputs, outputs = _traced(partial(_Predictor, known, calibrator), examples, sizes)
     about = json.dumps({
         "gduq": __version__,
         "inputs": [
-            {"name": name, "dtype": str(one.example.dtype)[6:], "shape": one.shape()}
+            {"name": name, "dtype": str(one.dtype)[6:],
+             "shape": [sizes[name].get(i, size) for i, size in enumerate(one.shape)]}
             for name, one in inputs.items()
         ],
         "smiles": _categories(inputs, graphs),
@@ -126,12 +127,11 @@ def export(
         "hypotheses": outputs["samples"].size(0),
     })  # fmt: skip
     with atomic_path(file) as unfinished:
-        if file.suffix == ".pt2":
-            content = io.BytesIO()  # a file would have to be called .pt2
-            torch.export.save(program, content, extra_files={"gduq.json": about})
-            unfinished.write_bytes(content.getbuffer())
+        if file.suffix == ".onnx":
+            _write_onnx(program, [*inputs, *outputs], about, unfinished)
         else:
-            _write_onnx(program, list(inputs), list(outputs), about, unfinished)
+            with unfinished.open("wb") as stream:  # a name would have to end in .pt2
+                torch.export.save(program, stream, extra_files={"gduq.json": about})
     return file
 
 
@@ -140,61 +140,45 @@ def export(
 
 def _graphs_like(like: Any) -> list[Data]:
     """A few graphs whose sizes are not 0 or 1, which torch takes for constants."""
-    found: list[Data] = []
-    for batch in iterate(like, 16):
-        for graph in batch.to_data_list() if isinstance(batch, Batch) else [batch]:
-            if isinstance(graph, HeteroData) or graph.get("edge_index") is None:
-                got = f"{type(graph).__name__} of {sorted(graph.keys())}"
-                raise InputError("homogeneous graphs with edge_index to export", got)
-            if graph.edge_index.size(1) > 1 and (graph.num_nodes or 0) > 1:
-                found.append(graph)
-            if len(found) == _GRAPHS:
-                return found
+    batches = (b.to_data_list() if isinstance(b, Batch) else [b] for b in iterate(like, 16))
+    found = list(islice(filter(_has_sizes, chain.from_iterable(batches)), _GRAPHS))
     if not found:
         raise InputError("a graph with two nodes and two edges at least in like", "none")
     return found
 
 
-class _Input(NamedTuple):
-    """A tensor that a program is given: an example, and which of its sizes vary, with what."""
-
-    example: Tensor
-    dims: dict[int, Any]
-
-    def shape(self) -> list[int | str]:
-        """Sizes, or the names of those that vary."""
-        sizes = enumerate(self.example.shape)
-        return [self.dims[i].__name__ if i in self.dims else size for i, size in sizes]
+def _has_sizes(graph: Graph) -> bool:
+    if isinstance(graph, HeteroData) or graph.get("edge_index") is None:
+        got = f"{type(graph).__name__} of {sorted(graph.keys())}"
+        raise InputError("homogeneous graphs with edge_index to export", got)
+    return int(graph.edge_index.size(1)) > 1 and (graph.num_nodes or 0) > 1
 
 
-def _inputs(model: Predictor, graphs: Sequence[Data]) -> dict[str, _Input]:
-    """The tensors of some graphs that a fitted model may read, by name."""
+def _inputs(model: Predictor, graphs: Sequence[Data]) -> tuple[dict[str, Tensor], _Sizes]:
+    """The tensors of some graphs that a fitted model may read, by name, and their sizes that vary,
+    by dimension."""
     graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
     first = graphs[0]
     with torch.no_grad(), evaluating(model):
         rows = model.forward_samples(join([first] * 2)).outputs.size(1)
     per_graph = rows == 2 * num_graphs(first) and row_kind(first) is None
     graph = join([*graphs, first][: max(2, len(graphs))]) if per_graph else first
-    names = sorted(set(graph.keys()) - _NOT_READ)
-    names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    nodes, edges, every = (torch.export.Dim(name) for name in ("nodes", "edges", "graphs"))
-    found: dict[str, _Input] = {}
-    for name in names:
+    examples, sizes = dict[str, Tensor](), dict[str, dict[int, str]]()
+    for name in first.to_dict():
         value = graph[name]
-        if not isinstance(value, Tensor) or not value.dim() or "mask" in name:
+        if name in _NOT_READ or not isinstance(value, Tensor) or not value.dim() or "mask" in name:
             continue
-        dims: dict[int, Any] = {0: every} if per_graph else {}
-        if name in ("edge_index", "edge_label_index"):
-            dims = {1: edges if name == "edge_index" else torch.export.Dim("judged_edges")}
+        examples[name], sizes[name] = value.to_dense(), {0: "graphs"} if per_graph else {}
+        if name in _COLUMNS:
+            sizes[name] = {1: _COLUMNS[name]}
         elif first.is_node_attr(name) or first.is_edge_attr(name):
-            dims = {0: nodes if first.is_node_attr(name) else edges}
-        found[name] = _Input(value if value.layout == torch.strided else value.to_dense(), dims)
+            sizes[name] = {0: "nodes" if first.is_node_attr(name) else "edges"}
     if per_graph:
-        found["sizes"] = _Input(graph.ptr.diff(), {0: every})
-    return found
+        examples["sizes"], sizes["sizes"] = graph.ptr.diff(), {0: "graphs"}
+    return examples, sizes
 
 
-def _categories(inputs: Mapping[str, _Input], graphs: Iterable[Any]) -> dict[str, Any] | None:
+def _categories(examples: Mapping[str, Tensor], graphs: Iterable[Data]) -> dict[str, object] | None:
     """Per column of atoms and bonds, the values in the order of their numbers.
 
     ``None`` for graphs that are not what PyG's ``from_smiles`` makes of SMILES.
@@ -202,11 +186,10 @@ def _categories(inputs: Mapping[str, _Input], graphs: Iterable[Any]) -> dict[str
     from torch_geometric.utils.smiles import e_map, x_map
 
     lists = {"x": x_map, "edge_attr": e_map}
-    widths = {name: one.example.size(-1) for name, one in inputs.items() if name in lists}
-    like = all(width == len(lists[name]) for name, width in widths.items())
-    if not like or not all(isinstance(graph.get("smiles"), str) for graph in graphs):
-        return None
-    return {"made_by": "torch_geometric.utils.from_smiles", **lists}
+    alike = all(isinstance(graph.get("smiles"), str) for graph in graphs) and all(
+        examples[name].size(-1) == len(lists[name]) for name in lists if name in examples
+    )
+    return {"made_by": "torch_geometric.utils.from_smiles", **lists} if alike else None
 
 
 # -- the predictor as a function of tensors --------------------------------------------------------
@@ -219,19 +202,18 @@ class _Predictor(nn.Module):
     """
 
     def __init__(
-        self,
-        model: Predictor,
-        calibrator: Calibrator | None,
-        words: Mapping[str, str],
-        names: Iterable[str],
+        self, model: Predictor, calibrator: Calibrator | None, names: Iterable[str]
     ) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.calibrator, self.words = calibrator, words
-        for module in self.model.modules():  # a program cannot look into a tensor to decide
-            for name, value in list(module._buffers.items()):
-                if value is not None and value.dim() == 0 and not value.is_floating_point():
-                    del module._buffers[name]
+        self.calibrator = calibrator
+        for parameter in self.model.parameters():  # a file holds whole tensors, not views of one
+            parameter.data = parameter.data.clone()
+        for module in self.model.modules():
+            for name, value in list(module.named_buffers(recurse=False)):
+                module._buffers[name] = value.clone()
+                if value.dim() == 0 and not value.is_floating_point():
+                    del module._buffers[name]  # a program cannot look into a tensor to decide
                     module.__dict__[name] = value.item()
 
         def forward(**tensors: Tensor) -> dict[str, Tensor]:
@@ -244,7 +226,7 @@ class _Predictor(nn.Module):
 
     def _forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         sizes = tensors.pop("sizes", None)
-        graph = Data(**tensors, **self.words)
+        graph = Data(**tensors)
         if sizes is None:
             return self._predict(graph)
         ends = sizes.cumsum(0)
@@ -258,18 +240,18 @@ class _Predictor(nn.Module):
 
     def _predict(self, graph: Data) -> dict[str, Tensor]:
         """What `gduq.predict` says of all rows."""
-        found, novelty = self.model.calibrated_samples(graph, features=False, novelty=True)
+        found, novelty, excess = self.model.calibrated_samples(graph, novelty=True)
         assert self.model.target is not None
-        p: Any = self.model.target.prediction(found.outputs, weights=found.weights)
+        p = self.model.target.prediction(found.outputs, weights=found.weights)
+        if excess is not None:
+            p = replace(p, trust=self.model.trust(p, excess))
         p = p if self.calibrator is None else self.calibrator(p)
-        even = p.samples.new_full((p.num_samples,), 1 / p.num_samples)
-        weights = even if found.weights is None else found.weights.to(even)
-        given = {"samples": p.samples, "weights": weights}
-        given |= {name: getattr(p, name) for name in _SAID if hasattr(type(p), name)}
+        weights = weights_of(p.samples, found.weights).to(p.samples)
+        given = {name: getattr(p, name) for name in _OF_ROWS if hasattr(type(p), name)}
+        given |= {} if p.trust is None else {"trust": p.trust}
         if "mean" in given:  # values are always [m, T]
-            given = {
-                n: v.unsqueeze(1) if v.dim() == 1 and n in _SAID else v for n, v in given.items()
-            }
+            given = {n: v.unsqueeze(1) if v.dim() == 1 else v for n, v in given.items()}
+        given = {"samples": p.samples, "weights": weights, **given}
         return given if novelty is None else {**given, "novelty": novelty}
 
 
@@ -287,34 +269,30 @@ def _int(value: Any = 0) -> Any:
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
-class _KnownMaximum(TorchFunctionMode):
-    """Notes on the largest number in ``batch`` that it is the last graph's."""
-
-    def __init__(self, batch: Tensor, graphs: int) -> None:
-        super().__init__()
-        self.batch, self.graphs = batch, graphs
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func in (torch.max, Tensor.max) and len(args) == 1 and args[0] is self.batch:
-            found._gduq_number = self.graphs - 1
-        return found
-
-
 @contextmanager
 def _known_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
     """Within this context PyG's layers take the number of graphs from here: they ask for the
     largest number in ``batch`` as a Python number, which a program for any number has not."""
-    found = [sys.modules.get(f"torch_geometric.{name}") for name in _LOOKING]
-    modules = [module for module in found if module is not None]
-    with _LOCK, _KnownMaximum(batch, graphs):
-        for module in modules:
-            module.__dict__["int"] = _int
+
+    class KnownMaximum(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: object, args: Any = (), kwargs: Any = None
+        ) -> object:
+            found = func(*args, **(kwargs or {}))
+            if func in (torch.max, Tensor.max) and len(args) == 1 and args[0] is batch:
+                found._gduq_number = graphs - 1
+            return found
+
+    names = (f"torch_geometric.{name}" for name in _LOOKING)
+    spaces = [vars(sys.modules[name]) for name in names if name in sys.modules]
+    with _LOCK, KnownMaximum():
+        for space in spaces:
+            space["int"] = _int
         try:
             yield
         finally:
-            for module in modules:
-                del module.__dict__["int"]
+            for space in spaces:
+                del space["int"]
 
 
 # -- tracing ---------------------------------------------------------------------------------------
@@ -322,32 +300,31 @@ def _known_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
 
 @torch.no_grad()
 def _traced(
-    make: Callable[[Iterable[str]], _Predictor], inputs: dict[str, _Input]
-) -> tuple[_Program, dict[str, _Input], dict[str, Tensor]]:
+    make: Callable[[Iterable[str]], _Predictor], examples: dict[str, Tensor], sizes: _Sizes
+) -> tuple[_Program, dict[str, Tensor], dict[str, Tensor]]:
     """The program, what it is given and what it then says.
 
     Inputs that nothing reads are left out, unless the network asks for them.
     """
-    examples = {name: one.example for name, one in inputs.items()}
     wanted = make(examples)(**examples)
-    program = _trace(make(inputs), inputs)
+    program = _trace(make(examples), examples, sizes)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     idle = {node.target for node in placeholders if not node.users}
-    fewer = {name: one for name, one in inputs.items() if name not in idle}
-    if len(fewer) < len(inputs):
+    fewer = {name: value for name, value in examples.items() if name not in idle}
+    if len(fewer) < len(examples):
         with suppress(InputError):
-            program, inputs = _trace(make(fewer), fewer), fewer
-    outputs = program.module()(**{name: examples[name] for name in inputs})
+            program, examples = _trace(make(fewer), fewer, sizes), fewer
+    outputs = program.module()(**examples)
     for name, value in wanted.items():
         off = float(((outputs[name] - value).abs() / (1 + value.abs())).max())
         if not off < _CLOSE:
             raise _refused(f"a program whose {name} is off by {off:.1g}, as where it draws")
-    return program, inputs, outputs
+    return program, examples, outputs
 
 
-def _trace(program: _Predictor, inputs: Mapping[str, _Input]) -> _Program:
-    examples = {name: one.example for name, one in inputs.items()}
-    dims = {name: one.dims for name, one in inputs.items()}
+def _trace(program: _Predictor, examples: dict[str, Tensor], sizes: _Sizes) -> _Program:
+    known = {name: torch.export.Dim(name) for given in sizes.values() for name in given.values()}
+    dims = {name: {i: known[size] for i, size in sizes[name].items()} for name in examples}
     try:
         with _quiet():
             return torch.export.export(program, (), examples, dynamic_shapes=dims, strict=False)
@@ -357,20 +334,16 @@ def _trace(program: _Predictor, inputs: Mapping[str, _Input]) -> _Program:
         # the line outside torch that led to it, and torch's first words about it
         inside = (os.path.dirname(torch.__file__) + os.sep, __file__, "<")
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith(inside)]
         what = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if own:
-            file = own[-1].filename.rpartition(f"site-packages{os.sep}")[2]
-            what = f"`{own[-1].line}` in {file}, line {own[-1].lineno} ({what})"
+        for frame in [frame for frame in frames if not frame.filename.startswith(inside)][-1:]:
+            file = frame.filename.rpartition(f"site-packages{os.sep}")[2]
+            what = f"`{frame.line}` in {file}, line {frame.lineno} ({what})"
         raise _refused(what) from error
 
 
 def _refused(what: str) -> InputError:
-    return InputError(
-        "operations that hold for any graph and draw nothing, to export",
-        what,
-        "Replace that layer, or serve the model with gduq.predict.",
-    )
+    wanted = "operations that hold for any graph and draw nothing, to export"
+    return InputError(wanted, what, "Replace that layer, or serve the model with gduq.predict.")
 
 
 @contextmanager
@@ -389,9 +362,8 @@ def _quiet() -> Iterator[None]:
 # -- ONNX ------------------------------------------------------------------------------------------
 
 
-def _write_onnx(
-    program: _Program, inputs: list[str], outputs: list[str], about: str, path: Path
-) -> None:
+def _write_onnx(program: _Program, names: Sequence[str], about: str, path: Path) -> None:
+    """``names`` are those of the inputs, then of the outputs."""
     try:
         with _quiet():
             made: Any = torch.onnx.export(program, (), dynamo=True, verbose=False)
@@ -402,11 +374,10 @@ def _write_onnx(
         lines = str(last).strip().splitlines() or [type(last).__name__]  # the last says which
         raise _refused(f"what ONNX does not know: {lines[-1].strip()}") from error
     graph = made.model.graph
-    for node in graph:  # what has a name that an input or output is to have gets another
-        for value in node.outputs:
-            if value.name in (*inputs, *outputs):
-                value.name = f"{value.name}_inside"
-    for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
+    for value in (value for node in graph for value in node.outputs):
+        if value.name in names:  # what is inside gives way
+            value.name = f"{value.name}_inside"
+    for value, name in zip((*graph.inputs, *graph.outputs), names, strict=True):
         value.name = name
     made.model.metadata_props["gduq"] = about
     made.save(path)

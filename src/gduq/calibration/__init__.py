@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from gduq.calibration.base import CalibrationSet, Calibrator, ClassCalibrator
-from gduq.calibration.graph import GATS, CaGCN, GraphCalibrator
+from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.monotone import (
     IsotonicCalibration,
     OrderInvariantCalibration,
@@ -79,12 +78,11 @@ def make(name: str, graph: Graph | None = None, train_rows: RowChoice | None = N
 
     Those that read the graph of a node task get it, and the nodes that were trained on.
     """
-    cls = METHODS[parse_name(name)[0]]
-    return cls(graph, train_rows) if issubclass(cls, GraphCalibrator) else cls()
+    return METHODS[parse_name(name)[0]]().on(graph, train_rows)
 
 
-def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:
-    """A fitted calibrator from its class name, ``config()`` and ``state()``.
+def restore(name: str, state: Mapping[str, Tensor]) -> Calibrator:
+    """A fitted calibrator from its class name and ``state()``.
 
     `CaGCN` and `GATS` come back without their graph; bind it with ``.on(graph)``.
     """
@@ -92,4 +90,4 @@ def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -
     if name not in known:
         do = "Was the file written by a newer version of gduq?"
         raise InputError(f"one of {', '.join(known)}", repr(name), do)
-    return known[name].restore(config, state)
+    return known[name].restore(state)

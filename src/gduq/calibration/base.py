@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -20,14 +20,14 @@ from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph
 from gduq.prediction import ClassPrediction, Prediction
 from gduq.prediction.base import RowChoice, row_index
-from gduq.prediction.mixture import Part, best_temperature, log_mixture, match, weights_of
+from gduq.prediction.mixture import Part, best_temperature, log_mean, log_mixture, match
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
     "CalibrationSet", "Calibrator", "ClassCalibrator", "MixtureCalibrator", "NetworkCalibrator",
-    "RowTemperature", "doubles", "minimise", "mixture_logs", "same_energy", "samples_of",
+    "doubles", "minimise", "same_energy", "samples_of",
 ]  # fmt: skip
 
 P = TypeVar("P", bound=Prediction)
@@ -66,27 +66,24 @@ class Calibrator(ABC):
         if corrupted and self.needs_graph:
             raise InputError("no corrupted copies", "some", f"{type(self).__name__} takes none.")
         data = CalibrationSet(p.to("cpu"), row_index(rows, len(p)), corrupted)
-        self._state = {k: torch.tensor(v) for k, v in self._sizes(p).items()} | self._fit(data)
+        self._state = self._sizes(p.width, p.num_samples) | self._fit(data)
         return self
 
     def __call__(self, p: P, rows: RowChoice | None = None) -> P:
         """Calibrated predictions of the same model and bank; with ``rows``, of some rows only."""
-        if exporting():  # the numbers of rows, classes and hypotheses are symbols, and were checked
-            mapped: P = self._apply(p)
-            return mapped
-        self._check_call(p)
-        index = row_index(rows, len(p))
-        late = self.needs_graph  # rows look at their neighbours: choose them after the map
-        mapped = self._apply(p if late or rows is None else p[index])
-        return mapped[index] if late else mapped
+        if not exporting():  # where numbers of rows, classes and hypotheses are symbols
+            self._check(p)
+        if rows is None:
+            return self._apply(p)
+        index = row_index(rows, len(p))  # rows that look at neighbours are chosen after the map
+        return self._apply(p)[index] if self.needs_graph else self._apply(p[index])
 
     def neutral(self, size: int, num_samples: int = 1) -> Self:
         """A fitted calibrator that is the identity, of so many classes, values or labels."""
-        sizes = {f"num_{self.kind}": torch.tensor(size), "num_samples": torch.tensor(num_samples)}
-        self._state = sizes | self._neutral(size)
+        self._state = self._sizes(size, num_samples) | self._neutral(size)
         return self
 
-    def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
+    def on(self, graph: Graph | None, train_rows: RowChoice | None = ()) -> Self:
         """The same for another graph and its training nodes; only one that reads it differs."""
         return self
 
@@ -95,22 +92,17 @@ class Calibrator(ABC):
         """Whether `fit` (or `neutral`, or `restore`) has been called."""
         return bool(self._state)
 
-    def config(self) -> dict[str, Any]:
-        """The constructor's arguments that JSON can hold."""
-        kept = (f for f in fields(self) if f.init and f.metadata.get("saved", True))
-        return {f.name: getattr(self, f.name) for f in kept}
-
     def state(self) -> dict[str, Tensor]:
         """Everything learnt, as tensors; `restore` takes it back bit by bit."""
-        self._check_fitted()
+        if not self._state:
+            name = type(self).__name__
+            raise NotFittedError(f"a fitted {name}", "one before fit", "Call fit(p_val) first.")
         return {name: value.clone().contiguous() for name, value in self._state.items()}
 
     @classmethod
-    def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
-        """A fitted calibrator from what `config` and `state` gave."""
-        if unknown := set(config) - {f.name for f in fields(cls) if f.init}:
-            raise InputError(f"arguments of {cls.__name__}", ", ".join(sorted(unknown)))
-        calibrator = cls(**config).neutral(2)  # which names all tensors that there must be
+    def restore(cls, state: Mapping[str, Tensor]) -> Self:
+        """A fitted calibrator from what `state` gave."""
+        calibrator = cls().neutral(2)  # which names all tensors that there must be
         if missing := sorted(set(calibrator._state) - set(state)):
             raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}")
         calibrator._state = {name: value.clone() for name, value in state.items()}
@@ -128,16 +120,12 @@ class Calibrator(ABC):
     def _neutral(self, size: int, /) -> dict[str, Tensor]:
         """The parameters of the identity."""
 
-    def _apply(self, p: Any) -> Any:
+    def _apply(self, p: P) -> P:
         return p.with_samples(self._map(p).to(p.samples.device, p.samples.dtype))
 
-    def _sizes(self, p: Prediction) -> dict[str, int]:
-        return {name: getattr(p, name) for name in (f"num_{self.kind}", "num_samples")}
-
-    def _check_fitted(self) -> None:
-        if not self._state:
-            name = type(self).__name__
-            raise NotFittedError(f"a fitted {name}", "one before fit", "Call fit(p_val) first.")
+    def _sizes(self, width: int, num_samples: int) -> dict[str, Tensor]:
+        sizes = {f"num_{self.kind}": width, "num_samples": num_samples}
+        return {name: torch.tensor(size) for name, size in sizes.items()}
 
     def _check_kind(self, p: Prediction) -> None:
         if p.kind != self.kind:
@@ -145,14 +133,15 @@ class Calibrator(ABC):
             do = f"gduq.calibration.methods_for({p.kind!r}) lists those for {p.kind}."
             raise InputError(wanted, f"some about {p.kind}", do)
 
-    def _check_call(self, p: Prediction) -> None:
-        self._check_fitted()
+    def _check(self, p: Prediction) -> None:
+        """Raise for what it cannot map."""
+        state = self.state()
         self._check_kind(p)
-        for name, got in self._sizes(p).items():
-            if got != int(self._state[name]):
-                wanted = f"predictions with {name} = {int(self._state[name])}, as at fitting"
+        for name, got in self._sizes(p.width, p.num_samples).items():
+            if got != state[name]:
+                wanted = f"predictions with {name} = {int(state[name])}, as at fitting"
                 do = "Fit and apply a calibrator on predictions of one model with one bank."
-                raise InputError(wanted, got, do)
+                raise InputError(wanted, int(got), do)
 
 
 class ClassCalibrator(Calibrator):
@@ -163,25 +152,6 @@ class ClassCalibrator(Calibrator):
     def _apply(self, p: Any) -> Any:
         q = super()._apply(p)
         return q if exporting() else _same_label(p, q)
-
-
-class RowTemperature(ClassCalibrator):
-    r"""A calibrator that divides the logits of row i, of every hypothesis, by :math:`T_i > 0`.
-
-    Keeps every label of a single hypothesis; a mixture of several may change sides.
-    """
-
-    @abstractmethod
-    def _temperature(self, p: ClassPrediction) -> Tensor:
-        """The temperature of every row ``[m]``, float64 on the CPU."""
-
-    def temperature(self, p: ClassPrediction) -> Tensor:
-        """The temperature that each row of ``p`` gets, ``[m]``."""
-        self._check_call(p)
-        return self._temperature(p)
-
-    def _map(self, p: ClassPrediction) -> Tensor:
-        return samples_of(p) / self._temperature(p)[:, None]
 
 
 class MixtureCalibrator(ClassCalibrator):
@@ -195,9 +165,9 @@ class MixtureCalibrator(ClassCalibrator):
         """Log-probabilities of the mixture ``[m, C]``, mapped, up to a constant per row."""
 
     def _map(self, p: ClassPrediction) -> Tensor:
-        samples, after = samples_of(p), self._map_mixture(mixture_logs(p)).log_softmax(dim=-1)
-        weights = None if p.weights is None else p.weights.cpu()
-        return same_energy(samples, match(samples, after, weights))
+        samples = samples_of(p)
+        after = self._map_mixture(log_mixture(samples, p.weights)).log_softmax(dim=-1)
+        return same_energy(samples, match(samples, after, p.weights))
 
 
 class NetworkCalibrator(ClassCalibrator):
@@ -226,20 +196,15 @@ class NetworkCalibrator(ClassCalibrator):
         They have the lowest loss, of the network as a function, plus
         :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`.
         """
-        module = self._network(data.p.num_classes)
-        first = dict(module.named_parameters())
+        module = self._network(data.p.width)
 
-        def named(vector: Tensor) -> dict[str, Tensor]:
-            parts = vector.split([value.numel() for value in first.values()])
-            return {k: part.view_as(first[k]) for k, part in zip(first, parts, strict=True)}
+        def objective(values: dict[str, Tensor]) -> Tensor:
+            fit = loss(lambda *inputs: functional_call(module, values, inputs))
+            squares = nn.utils.parameters_to_vector(values.values()).square().sum()
+            return fit + squares / (2 * data.rows * self.prior**2)
 
-        def objective(vector: Tensor) -> Tensor:
-            fit = loss(lambda *inputs: functional_call(module, named(vector), inputs))
-            return fit + vector.square().sum() / (2 * data.rows * self.prior**2)
-
-        start = nn.utils.parameters_to_vector(first.values())
-        found = named(minimise(objective, start, steps=100, tolerance=1e-7))
-        return {"scale": scale} | {name: value.clone() for name, value in found.items()}
+        found = minimise(objective, dict(module.named_parameters()), steps=100, tolerance=1e-7)
+        return {"scale": scale} | found
 
 
 def same_energy(before: Tensor, after: Tensor) -> Tensor:
@@ -252,8 +217,8 @@ def same_energy(before: Tensor, after: Tensor) -> Tensor:
 
 def _same_label(p: ClassPrediction, q: ClassPrediction) -> ClassPrediction:
     """``q`` with labels that rounding has moved, by a few units in the last place, moved back."""
-    before = p.log_probs.argmax(dim=-1)  # whatever a threshold makes of it
-    moved = torch.nonzero(q.log_probs.argmax(dim=-1) != before).flatten()
+    before = p.label
+    moved = torch.nonzero(q.label != before).flatten()
     if not len(moved):
         return q
     samples, label = q.samples.clone(), before[moved]
@@ -274,11 +239,6 @@ def samples_of(p: Prediction) -> Tensor:
     return p.samples.double().cpu()
 
 
-def mixture_logs(p: ClassPrediction) -> Tensor:
-    """The mixture's log-probabilities ``[m, C]`` as calibrators see them: float64, CPU."""
-    return log_mixture(p.samples, p.weights).cpu()
-
-
 @dataclass(eq=False)
 class CalibrationSet:
     """Clean rows (``index`` of ``p``) and any corrupted copies of them: half the weight each.
@@ -292,12 +252,12 @@ class CalibrationSet:
         weights: Of the hypotheses ``[K]``, or ``None``.
     """
 
-    p: Any  # a prediction of the calibrator's kind
+    p: Prediction  # of the calibrator's kind
     index: Tensor | slice = field(default_factory=lambda: slice(None))
-    copies: Sequence[Any] = ()
+    copies: Sequence[Prediction] = ()
 
     def __post_init__(self) -> None:
-        self.parts: list[Any] = [self.p[self.index], *self.copies]
+        self.parts = [self.p[self.index], *self.copies]
         if not all(map(len, self.parts)):
             raise InputError("at least one row to fit on", "none", "Is the split empty?")
         joined = Prediction.concatenate([part.to("cpu") for part in self.parts])
@@ -327,27 +287,30 @@ class CalibrationSet:
     def nll(self, logits: Tensor) -> Tensor:
         """The loss of logits ``[K, n, C]`` of these rows: the weighted NLL of their mixture."""
         place = self.target.expand(logits.size(0), -1).unsqueeze(2)
-        chosen = logits.gather(2, place).squeeze(2) - logits.logsumexp(dim=2)
-        weights = weights_of(logits, self.weights if logits.size(0) > 1 else None)
-        return -self.share @ (chosen + weights.log().unsqueeze(1)).logsumexp(dim=0)
+        chosen = logits.gather(2, place) - logits.logsumexp(dim=2, keepdim=True)
+        return -self.share @ log_mean(chosen, self.weights if len(logits) > 1 else None)[:, 0]
 
 
 def minimise(
-    loss: Callable[[Tensor], Tensor],
-    start: Tensor,
+    loss: Callable[[dict[str, Tensor]], Tensor],
+    start: Mapping[str, Tensor],
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
     steps: int = 200,
     tolerance: float = 1e-10,
-) -> Tensor:
-    """The minimiser of a differentiable function of a float64 vector, by SciPy's L-BFGS-B."""
+) -> dict[str, Tensor]:
+    """The minimiser of a differentiable function of float64 tensors, by SciPy's L-BFGS-B."""
+
+    def named(vector: Tensor) -> dict[str, Tensor]:
+        parts = vector.split([value.numel() for value in start.values()])
+        return {k: part.view_as(start[k]) for k, part in zip(start, parts, strict=True)}
 
     def objective(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         leaf = torch.from_numpy(vector.copy()).requires_grad_()
-        value = loss(leaf)
+        value = loss(named(leaf))
         (gradient,) = torch.autograd.grad(value, leaf)
         return float(value.detach()), gradient.numpy()
 
     options = {"maxiter": steps, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
-    first = start.detach().double().numpy()
+    first = nn.utils.parameters_to_vector(start.values()).detach().double().numpy()
     result = minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return torch.from_numpy(result.x.copy())
+    return {name: part.clone() for name, part in named(torch.from_numpy(result.x)).items()}

@@ -19,7 +19,6 @@ from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, so
 from gduq.calibration.base import (
     CalibrationSet,
     NetworkCalibrator,
-    RowTemperature,
     doubles,
     samples_of,
 )
@@ -40,7 +39,7 @@ _HIDDEN, _HEADS = 16, 8  # as published
 
 
 @dataclass(eq=False)
-class GraphCalibrator(NetworkCalibrator, RowTemperature):
+class GraphCalibrator(NetworkCalibrator):
     r"""A temperature for each node from a small graph network, by the NLL of the mixture.
 
     The network reads the mean logits :math:`\mu / T`, with T of plain temperature scaling, and
@@ -55,8 +54,8 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
 
     needs_graph = True
 
-    graph: Graph | None = field(default=None, repr=False, metadata={"saved": False})
-    train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
+    graph: Graph | None = field(default=None, repr=False)
+    train_rows: RowChoice | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.graph is not None:
@@ -64,7 +63,7 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
             if self.graph.get("edge_index") is None:
                 raise InputError("a graph with edge_index", "only adj_t", "Convert it first.")
 
-    def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
+    def on(self, graph: Graph | None, train_rows: RowChoice | None = ()) -> Self:
         """The same calibrator for another graph; what was learnt is shared."""
         other = copy.copy(self)
         other.graph, other.train_rows = graph, train_rows
@@ -76,6 +75,7 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
         """What the network reads, computed once for all steps."""
 
     def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        assert isinstance(data.p, ClassPrediction)
         scale = doubles(1.0 / data.temperature())
         inputs = self._prepared(data.p, scale)
 
@@ -85,8 +85,13 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
 
         return self._fitted(data, scale, loss)
 
+    def _map(self, p: ClassPrediction) -> Tensor:
+        return samples_of(p) / self.temperature(p)[:, None]
+
     @torch.no_grad()
-    def _temperature(self, p: ClassPrediction) -> Tensor:
+    def temperature(self, p: ClassPrediction) -> Tensor:
+        """The temperature that each row of ``p`` gets, ``[m]``."""
+        self._check(p)
         scale, network = self._state["scale"], self._network(p.num_classes)
         values = {name: self._state[name] for name, _ in network.named_parameters()}
         factor: Tensor = functional_call(network, values, self._prepared(p, scale))
@@ -94,9 +99,8 @@ class GraphCalibrator(NetworkCalibrator, RowTemperature):
 
     def _prepared(self, p: ClassPrediction, scale: Tensor) -> tuple[Tensor, ...]:
         """The inputs of the network for all nodes of the graph."""
-        weights = None if p.weights is None else p.weights.cpu()
         graph = check_nodes(self.graph, p, type(self).__name__)
-        return self._inputs(graph, weighted_mean(samples_of(p), weights) * scale)
+        return self._inputs(graph, weighted_mean(samples_of(p), p.weights) * scale)
 
 
 @dataclass(eq=False)

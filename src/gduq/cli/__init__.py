@@ -2,10 +2,10 @@
 
 from importlib.metadata import entry_points
 
-from gduq.cli import demo, predict, runs, train
+from gduq.cli import monitor, predict, runs, train
 from gduq.cli.base import app
 
-__all__ = ["app", "demo", "main", "predict", "runs", "train"]
+__all__ = ["app", "main", "monitor", "predict", "runs", "train"]
 
 for _point in entry_points(group="gduq.commands"):  # of other packages; each adds itself to app
     _point.load()

@@ -7,16 +7,9 @@ from __future__ import annotations
 
 import errno
 import inspect
-import math
-import shlex
-import signal
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -27,11 +20,12 @@ from gduq.data.outputs import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from gduq.evaluation import Evaluation
 
-__all__ = ["AsJson", "Force", "Methods", "Output", "Text", "Texts", "TrustSource", "app",
-           "counted", "echo", "option", "print_json", "print_rows", "resumable", "status",
-           "summary_rows", "takes"]  # fmt: skip
+__all__ = ["AsJson", "Force", "Methods", "Output", "Text", "Texts", "app", "echo", "option",
+           "print_json", "print_rows", "status", "summary_rows", "takes"]  # fmt: skip
 
 
 def option(text: str, *names: str, **more: Any) -> Any:
@@ -44,10 +38,7 @@ Texts: TypeAlias = list[str] | None
 AsJson = Annotated[bool, option("Print JSON for machines.", "--json")]
 Output = Annotated[Path, option("File to write.", "--output", "-o")]
 Force = Annotated[bool, option("Replace a file that is there.", "--force")]
-_METHODS = "Calibrator; NAME+corrupted learns from shifted copies too. Repeat it."
-Methods = Annotated[Texts, option(_METHODS)]
-_TRUST = "Import the data that a stored config names as package.module:Name: it is code."
-TrustSource = Annotated[bool, option(_TRUST, "--trust-source")]
+Methods = Annotated[Texts, option("Calibrator, or NAME+corrupted: with shifted copies; repeat.")]
 
 
 class _Group(TyperGroup):
@@ -59,7 +50,9 @@ class _Group(TyperGroup):
         except InputError as error:
             message = str(error)
         except KeyboardInterrupt:
-            echo("Stopped.", err=True)
+            trains = ctx.invoked_subcommand == "train"
+            goes_on = " The same command goes on from the last checkpoint." if trains else ""
+            echo(f"Stopped.{goes_on}", err=True)
             raise typer.Exit(130) from None
         except OSError as error:  # a disk that is full, a place nobody may write to
             if error.errno in (None, errno.EPIPE):
@@ -77,7 +70,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich takes half of the time of --help to import
     help="Uncertainty people can trust for graph neural networks.",
     epilog="Exit codes: 0 done; 2 a mistake in what was asked; 3 done, but some inputs were left "
-    "out (they are listed); 1 anything else.",
+    "out (they are listed), or a monitor rang; 1 anything else.",
 )
 
 
@@ -101,12 +94,8 @@ def _setup(
 
 
 def takes(options: type, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the fields of a dataclass as options; its first argument is made of them.
-
-    Args:
-        options: The dataclass; annotations of its fields are those of Typer.
-        names: The fields; all by default.
-    """
+    """Let a command take the fields of a dataclass with these names (default: all) as options; its
+    first argument is made of them. Annotations of the fields are those of Typer."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -132,38 +121,20 @@ def echo(text: str, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "row"), counted(2, "row")
-        ('1 row', '2 rows')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def print_json(content: Any) -> None:
+def print_json(content: object) -> None:
     """One JSON document on standard output; infinite numbers as strings, NaN as null."""
     typer.echo(to_json(content, None, str, str))
 
 
-def print_rows(rows: Sequence[dict[str, Any]], as_json: bool = False) -> None:
+def print_rows(rows: Sequence[Mapping[str, object]], as_json: bool = False) -> None:
     """A table for people, JSON for machines."""
     if as_json:
         print_json(rows)
         return
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(padded).rstrip())
+    import pandas as pd
 
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4g}"
-    return "–" if value is None else printable(str(value))
+    table = pd.DataFrame(rows, dtype=object)
+    echo(table.to_string(index=False, na_rep="–", float_format="{:.4g}".format))
 
 
 def summary_rows(
@@ -191,38 +162,8 @@ def summary_rows(
     ]
 
 
-@contextmanager
-def status(text: str, as_json: bool = False) -> Iterator[Any]:
+def status(text: str, as_json: bool = False) -> Status:
     """A line that says what goes on, on a terminal only; its ``update`` changes the text."""
-    if as_json or not sys.stderr.isatty():
-        yield SimpleNamespace(update=lambda text: None)
-        return
     from rich.console import Console
 
-    with Console(stderr=True).status(text) as shown:
-        yield shown
-
-
-@contextmanager
-def resumable(what: str) -> Iterator[None]:
-    """End with one line on standard error where Ctrl-C or SIGTERM stops the block.
-
-    Args:
-        what: What the same command does when it is given again.
-    """
-    caught: list[int] = []
-
-    def stop(number: int, _: Any) -> None:
-        caught.append(number)
-        raise KeyboardInterrupt
-
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if in_main else None
-    try:
-        yield
-    except KeyboardInterrupt:
-        echo(f"Stopped. {what}: {shlex.join(['gduq', *sys.argv[1:]])}", err=True)
-        raise typer.Exit(128 + (caught[0] if caught else signal.SIGINT)) from None
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, before)
+    return Console(stderr=True, quiet=as_json).status(text)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import pkgutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from gduq.models.predictor import Predictor
     from gduq.prediction import Prediction
     from gduq.serve.service import Service
+    from gduq.tracing.call import Call
 
 __all__ = ["Request", "make_network", "source_of"]
 
@@ -43,7 +46,6 @@ class Request:
     per_class: Annotated[bool, option("Sets hold every class that often.", "--per-class")] = False
     max_novelty: Annotated[float, option(_NOVEL)] = Settings.max_novelty
     max_epistemic: Annotated[float, option(_DISAGREE)] = Settings.max_epistemic
-    ood_score: Annotated[Text, option("A score of gduq.ood (default: novelty).")] = None
     smiles: Annotated[Text, option("Tables: column of SMILES (default: as in training).")] = None
     target: Annotated[Texts, option("Tables: columns of labels; repeat, or 'NR-*'.")] = None
     batch_size: Annotated[int, option("Graphs in memory at a time.", min=1)] = Limits.batch
@@ -76,12 +78,10 @@ class Request:
     def load(self) -> tuple[Predictor, Calibrator | None]:
         """The model on its device, and the calibrator saved with it."""
         from gduq.bundle import load
-        from gduq.data.source import find_object
 
         network = None if self.net is None else make_network(self.net)
-        model, saved = load(
-            self.file, network, None if self.call is None else find_object(self.call)
-        )
+        call = None if self.call is None else cast("Call", find_object(self.call))
+        model, saved = load(self.file, network, call)
         try:
             return model.to(self.device), saved
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
@@ -91,7 +91,6 @@ class Request:
     def service(self) -> Service:
         """The model with thresholds from labelled rows: a file's, or those kept with it."""
         from gduq.bundle import load_reference
-        from gduq.runs.folder import RunFolder
         from gduq.serve.service import Service
 
         settings = Settings(**{one.name: getattr(self, one.name) for one in fields(Settings)})
@@ -101,11 +100,8 @@ class Request:
             if rejects:
                 raise InputError(f"sound graphs in {self.calibration_data}", rejects[0])
             return service.refer_to(known)
-        if service.needs_features and self.bundle.is_dir():
-            known = RunFolder(self.bundle).predictions()["id_val"]
-        else:
-            known = load_reference(self.file)
-        return service if known is None else service.refer_to(service.calibrated(known))
+        kept = load_reference(self.file)
+        return service if kept is None else service.refer_to(service.calibrated(kept))
 
     # -- files of graphs -----------------------------------------------------------------------
 
@@ -126,28 +122,24 @@ class Request:
 
     def target_columns(self, path: Path) -> tuple[str, ...]:
         """The target columns of a labelled table; none where nothing tells."""
-        from gduq.data.columns import resolve_columns, unit_of
+        from gduq.data.columns import resolve_columns
         from gduq.data.table import is_table, read_table
 
         if not is_table(path):
             return ()
-        target = self.info.model.get("target") or {}
-        names = () if "num_classes" in target else tuple(target.get("names") or ())
-        known, columns = self.notes("targets") or names, read_table(path).names
-        short = [unit_of(column)[0] for column in columns]
-        there = all(name in columns or short.count(name) == 1 for name in known)
+        known, columns = self.notes("targets"), read_table(path).names
+        there = all(name in columns for name in known)
         return resolve_columns(path, columns, self.target or (known if there else ()))
 
     def labelled(self, service: Service, path: Path) -> tuple[Prediction, list[Reject]]:
         """Predictions of a file in which every graph has a label; and the rows left out."""
         import torch
 
-        from gduq.data.files import GraphSource, stream
+        from gduq.data.files import stream
         from gduq.data.outputs import Reject
         from gduq.data.table import is_table
         from gduq.prediction import Prediction
 
-        spec: dict[str, Any] = service.target
         source = stream(
             path,
             smiles=self.smiles_column([path]),
@@ -155,21 +147,18 @@ class Request:
             class_names=service.class_names,
             task=service.kind if is_table(path) else None,  # type: ignore[arg-type]
         )
-        graphs, rejects = list[Any](), list[Reject]()
-        for _, item in source:
-            (rejects if isinstance(item, Reject) else graphs).append(item)
+        items = [item for _, item in source]
+        rejects = [item for item in items if isinstance(item, Reject)]
+        graphs = [item for item in items if not isinstance(item, Reject)]
         if not graphs:
             raise InputError(f"sound graphs in {path}", f"none; the first: {rejects[:1]}")
-        count = 1 if "num_classes" in spec else len(spec.get("names") or ())
-        named = source.graphs if isinstance(source, GraphSource) else source
-        codes = spec.get("codes") if getattr(named, "class_names", ()) else None
+        # a file without names holds classes as the training file did
+        named = getattr(source.content, "class_names", source.class_names)
+        codes = service.target.get("codes") if named else None
         for graph in graphs:
             if graph.get("y") is None:
                 do = "Tables: name the column with --target." if is_table(path) else ""
                 raise InputError(f"labelled graphs in {path}", "no labels", do)
-            if service.rows == "graph" and count and graph.y.numel() != count:
-                wanted = f"{count} target(s) per graph in {path}, as in training"
-                raise InputError(wanted, graph.y.numel())
             if codes is not None:
                 graph.y = torch.tensor(codes)[graph.y]  # as it stands in other files
         size = self.batch_size
@@ -177,11 +166,20 @@ class Request:
         return Prediction.concatenate(parts), rejects
 
 
+def find_object(name: str) -> object:
+    """What ``package.module:Name`` stands for; modules of the working folder are found too."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return pkgutil.resolve_name(name)
+    except Exception as error:  # whatever a user's module does when it is imported
+        reason = f"{name} ({type(error).__name__}: {error})"
+        raise InputError("package.module:Name of what can be imported", reason) from error
+
+
 def make_network(name: str) -> nn.Module:
     """The network that ``package.module:Name`` is, or that calling it gives."""
     from torch import nn
-
-    from gduq.data.source import find_object
 
     found = find_object(name)
     if callable(found) and not isinstance(found, nn.Module):

@@ -14,13 +14,10 @@ from gduq.cli.base import (
     AsJson,
     Force,
     Methods,
-    Text,
     Texts,
-    TrustSource,
     app,
     echo,
     option,
-    print_json,
     print_rows,
     status,
     summary_rows,
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "evaluate", "report"]
 
-_SHOWN = 20  # rows left out that are named one by one
-
 
 @app.command()
 def calibrate(
@@ -46,21 +41,20 @@ def calibrate(
     method: Methods = None,
     output: Annotated[Path | None, option("Save model and calibrator.", "--output", "-o")] = None,
     force: Force = False,
-    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
     check_new(output, force, reads=[run / "bundle", source_of(run)])
     from gduq.runs.folder import RunFolder
 
-    folder = RunFolder(run, trust_source)
+    folder = RunFolder(run)
     methods = method or [folder.predictions()["id_val"].calibrator]
     if output is not None and len(methods) > 1:
         raise InputError("one --method to save with --output", ", ".join(methods))
     with status("Calibrating", as_json):
         if output is not None:
             folder.save_calibrated(methods[0], output)
-        found = folder.recalibrate(methods).evaluation()
+        found = folder.evaluation(methods)
     print_rows(summary_rows(found, methods), as_json)
     if output is not None and not as_json:
         echo(f"Written to {output}")
@@ -75,7 +69,6 @@ def evaluate(
     subgroups: Annotated[bool, option("Also by degree and size.", "--subgroups")] = False,
     output: Annotated[Path | None, option("A .json file.", "--output", "-o")] = None,
     force: Force = False,
-    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a run: every split and calibrator; with -o or --json all measures, with intervals.
@@ -92,15 +85,12 @@ def evaluate(
         if data:
             found = _on_files(request, data, method or [], subgroups)
         else:
-            folder = RunFolder(run, trust_source).recalibrate(method or [])
-            found = folder.evaluate(subgroups=True) if subgroups else folder.evaluation()
+            found = RunFolder(run).evaluation(method or [], subgroups)
     for name, reason in found.settings.get("skipped", {}).items():
         echo(f"Note: without {name}: {reason}", err=True)
     left_out = found.settings.get("rejected", ())
-    for reason in left_out[:_SHOWN]:
-        echo(f"Note: left out: {reason}", err=True)
-    if len(left_out) > _SHOWN:
-        echo(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
+    if left_out:
+        echo(f"Note: {len(left_out)} row(s) left out, the first: {left_out[0]}", err=True)
     if output is not None:
         found.to_json(output)
         echo(f"Written to {output}")
@@ -140,42 +130,36 @@ def report(
     output: Annotated[Path, option("File to write, .html or .json.", "--output", "-o")] = Path(
         "report.html"
     ),
-    title: Annotated[Text, option("Title of the page (default: target and file).")] = None,
     force: Force = False,
-    trust_source: TrustSource = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write one page about runs that a person can read.
 
-    The first run is what the others are compared with; of a folder of runs, a vanilla one. Runs
+    The first run is what the others are compared with; of a folder of runs, a plain one. Runs
     that differ in the seed only are shown as one model, with means over seeds. The page needs no
     network.
     """
     from gduq.report import subjects_from_runs, write
 
-    folders = [folder for path in runs for folder in _folders(path, trust_source)]
+    folders = [folder for path in runs for folder in _folders(path)]
     own = any((path / "report.html").resolve() == output.resolve() for path in runs)
     reads = [source_of(folder.path) for folder in folders]
     check_new(output, force or own, (".html", ".json"), reads)
-    with status("Reading", as_json) as line:
+    with status("Reading") as line:
         subjects = subjects_from_runs(folders, notify=lambda n: line.update(f"Reading {n}"))
         line.update("Writing")
         again = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
-        write(subjects, output, title, again)
-    if as_json:
-        print_json({"report": output.resolve(), "runs": [folder.path for folder in folders]})
-    else:
-        echo(f"{len(folders)} run(s) in {output.resolve()}")
+        write(subjects, output, reproduce=again)
+    echo(f"{len(folders)} run(s) in {output.resolve()}")
 
 
-def _folders(path: Path, trusted: bool) -> list[RunFolder]:
-    """A run, or the finished runs in a folder: vanilla ones first."""
+def _folders(path: Path) -> list[RunFolder]:
+    """A run, or the finished runs in a folder: plain ones first."""
     from gduq.runs.folder import RunFolder
 
     if (path / "config.json").is_file():
-        return [RunFolder(path, trusted)]
-    found = [RunFolder(file.parent, trusted) for file in path.glob("*/finished")]
+        return [RunFolder(path)]
+    found = [RunFolder(file.parent) for file in path.glob("*/finished")]
     if not found:
         do = "Make one with `gduq train`."
         raise InputError("a run folder, or a folder with finished runs", path, do)
-    return sorted(found, key=lambda f: (f.config.method.kind != "vanilla", f.config.title))
+    return sorted(found, key=lambda f: (f.config.method.kind != "plain", f.config.title))

@@ -11,7 +11,6 @@ from gduq.conformal.predictors import (
     DAPS,
     ClassConditional,
     ConformalIntervals,
-    ConformalLabels,
     ConformalPredictor,
     Intervals,
     PredictionSets,
@@ -23,7 +22,7 @@ from gduq.errors import InputError
 from gduq.prediction import Prediction
 
 __all__ = [
-    "APS", "DAPS", "METHODS", "ClassConditional", "ConformalIntervals", "ConformalLabels",
+    "APS", "DAPS", "METHODS", "ClassConditional", "ConformalIntervals",
     "ConformalPredictor", "Intervals", "PredictionSets", "ShiftTest", "ShiftWarning",
     "SplitConformal", "conformal_quantile", "make", "shift_test",
 ]  # fmt: skip
@@ -35,7 +34,7 @@ METHODS: dict[str, dict[str, Callable[..., ConformalPredictor[Any]]]] = {
         "class_conditional": ClassConditional,
         "daps": DAPS,
     },
-    "labels": {name: partial(ConformalLabels, method=name) for name in ConformalLabels.methods},
+    "labels": {"lac": SplitConformal, "class_conditional": ClassConditional},
     "values": {name: partial(ConformalIntervals, score=name) for name in ConformalIntervals.scores},
 }
 """By kind of prediction and name; `Prediction.conformal` names the default of each kind."""

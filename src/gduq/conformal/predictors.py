@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -14,104 +14,98 @@ from torch_geometric.utils import remove_self_loops, to_undirected
 from gduq.conformal.shift import Columns, ShiftTest, ShiftWarning, columns_of, compare
 from gduq.errors import InputError, NotFittedError, warn_user
 from gduq.graphs import Graph
-from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
+from gduq.prediction import ClassPrediction, Prediction, ValuePrediction
 from gduq.prediction.base import RowChoice, check_nodes, row_index
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "APS", "DAPS", "ClassConditional", "ConformalIntervals", "ConformalLabels",
+    "APS", "DAPS", "ClassConditional", "ConformalIntervals",
     "ConformalPredictor", "Intervals", "PredictionSets", "SplitConformal", "conformal_quantile",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSets:
+class Regions(ABC):
+    """Where the truth of each row, or of each label or value of it, lies."""
+
+    size_name: ClassVar[str]
+
+    target: Tensor | None = field(default=None, kw_only=True)  # the truth; NaN where unknown
+    shift: ShiftTest | None = field(default=None, kw_only=True)  # against the validation data
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    @property
+    @abstractmethod
+    def size(self) -> Tensor:
+        """How large each is."""
+
+    @abstractmethod
+    def _hold(self, target: Tensor) -> Tensor:
+        """Which of them hold values of the target's shape."""
+
+    @property
+    def covered(self) -> Tensor:
+        """1.0 where the truth is inside, else 0.0; NaN where it is unknown."""
+        if self.target is None:
+            raise InputError("predictions with targets", "none", "Predict on labelled data.")
+        unknown = self.target.isnan()
+        held = self._hold(self.target.masked_fill(unknown, 0))
+        return held.double().masked_fill(unknown, torch.nan)
+
+    @property
+    def coverage(self) -> float:
+        """Share that holds the truth, of those where it is known."""
+        return float(self.covered.nanmean())
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSets(Regions):
     """One set per row of classes, or one per row and label of "no" and "yes"."""
 
     size_name: ClassVar[str] = "set_size"
 
     mask: Tensor  # what is in [m, C], of labels [m, T, 2]
-    target: Tensor | None = None  # the truth [m] or, NaN where unknown, [m, T]
-    shift: ShiftTest | None = None  # against the validation data
-
-    def __len__(self) -> int:
-        return self.mask.size(0)
 
     @property
     def size(self) -> Tensor:
         """How many each set holds; small sets say more."""
         return self.mask.sum(dim=-1)
 
-    @property
-    def covered(self) -> Tensor:
-        """1.0 where a set holds the truth, else 0.0; NaN where that is unknown."""
-        target = _known(self.target)
-        unknown = target.isnan()
-        place = target.masked_fill(unknown, 0).long().unsqueeze(-1)
-        return self.mask.gather(-1, place).squeeze(-1).double().masked_fill(unknown, torch.nan)
-
-    @property
-    def coverage(self) -> float:
-        """Share of sets that hold the truth, of those whose truth is known."""
-        return float(self.covered.nanmean())
-
-    def column(self, t: int) -> PredictionSets:
-        """The sets of label number ``t``; with targets, of the rows that know it."""
-        if self.target is None:
-            return PredictionSets(self.mask[:, t], None, self.shift)
-        known = ~self.target[:, t].isnan()
-        return PredictionSets(self.mask[known, t], self.target[known, t].long(), self.shift)
+    def _hold(self, target: Tensor) -> Tensor:
+        return _of_class(self.mask, target)
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Regions):
     """One interval per row and value."""
 
     size_name: ClassVar[str] = "width"
 
     low: Tensor  # [m], for several values [m, T]
     high: Tensor
-    target: Tensor | None = None  # the true values
-    shift: ShiftTest | None = None  # against the validation data
-
-    def __len__(self) -> int:
-        return self.low.size(0)
 
     @property
     def size(self) -> Tensor:
         """Their lengths, in the units of the values; short intervals say more."""
         return self.high - self.low
 
-    @property
-    def covered(self) -> Tensor:
-        """1.0 where an interval holds the true value, else 0.0."""
-        target = _known(self.target)
-        return ((self.low <= target) & (target <= self.high)).double()
-
-    @property
-    def coverage(self) -> float:
-        """Share of intervals that do."""
-        return float(self.covered.mean())
-
-    def column(self, t: int) -> Intervals:
-        """The intervals of value number ``t`` alone."""
-        if self.low.dim() == 1:
-            return self
-        target = None if self.target is None else self.target[:, t]
-        return Intervals(self.low[:, t], self.high[:, t], target, self.shift)
+    def _hold(self, target: Tensor) -> Tensor:
+        return (self.low <= target) & (target <= self.high)
 
 
 Answer = TypeVar("Answer", PredictionSets, Intervals)
 
 
-def _known(target: Tensor | None) -> Tensor:
-    if target is None:
-        raise InputError("predictions with targets", "none", "Predict on labelled data.")
-    return target
+def _of_class(values: Tensor, target: Tensor) -> Tensor:
+    """The entry of its class of every row ``[...]`` of ``[..., C]``."""
+    return values.gather(-1, target.long().unsqueeze(-1)).squeeze(-1)
 
 
+@dataclass(eq=False)
 class ConformalPredictor(ABC, Generic[Answer]):
     """A predictor of sets or intervals, fitted on labelled rows that were not trained on.
 
@@ -122,20 +116,26 @@ class ConformalPredictor(ABC, Generic[Answer]):
         seed: Seed of everything random.
     """
 
-    kind: ClassVar[str]  # of its predictions
+    kinds: ClassVar[tuple[str, ...]]  # of its predictions
 
-    def __init__(self, alpha: float = 0.1, *, shift_level: float = 0.01, seed: int = 0) -> None:
-        if not 0 < alpha < 1:
-            raise InputError("alpha between 0 and 1", alpha, "alpha=0.1 means 90 % coverage.")
-        if not 0 <= shift_level < 1:
-            raise InputError("shift_level from 0 to below 1", shift_level)
-        self.alpha, self.shift_level, self.seed = alpha, shift_level, seed
+    alpha: float = 0.1
+    _: KW_ONLY
+    shift_level: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise InputError("alpha between 0 and 1", self.alpha, "alpha=0.1 means 90 % coverage.")
+        if not 0 <= self.shift_level < 1:
+            raise InputError("shift_level from 0 to below 1", self.shift_level)
         self._size: str | None = None  # of the predictions it was fitted on: "3 classes"
         self._columns: Columns | None = None
 
     def fit(self, p_val: Prediction, rows: RowChoice | None = None) -> Self:
         """Find the thresholds on labelled rows, or on those that ``rows`` chooses."""
-        self._check_kind(p_val)
+        if p_val.kind not in self.kinds:
+            wanted = f"predictions about {' or '.join(self.kinds)} for {type(self).__name__}"
+            raise InputError(wanted, f"some about {p_val.kind}", "Take gduq.conformal.make(p_val).")
         index, part = _chosen(p_val, rows)
         if part.require_target().isnan().all():
             raise InputError("at least one row with a known truth", "none")
@@ -149,7 +149,6 @@ class ConformalPredictor(ABC, Generic[Answer]):
         if self._size is None:
             name = type(self).__name__
             raise NotFittedError(f"a fitted {name}", "one without fit", "Call fit(p_val) first.")
-        self._check_kind(p)
         if p.size != self._size:
             raise InputError(f"predictions of {self._size}, as fitted", p.size)
         index, part = _chosen(p, rows)
@@ -172,11 +171,6 @@ class ConformalPredictor(ABC, Generic[Answer]):
     def _predict(self, p: Any, rows: Tensor) -> Answer:
         """The sets or intervals of rows of these numbers."""
 
-    def _check_kind(self, p: Prediction) -> None:
-        if p.kind != self.kind:
-            wanted = f"predictions about {self.kind} for {type(self).__name__}"
-            raise InputError(wanted, f"some about {p.kind}", "gduq.conformal.make(p) fits them.")
-
 
 def _chosen(p: Prediction, rows: RowChoice | None) -> tuple[Tensor, Prediction]:
     """Which rows, as numbers, and these rows; an error where that is none."""
@@ -188,17 +182,25 @@ def _chosen(p: Prediction, rows: RowChoice | None) -> tuple[Tensor, Prediction]:
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> float:
-    r"""The :math:`\lceil (n+1)(1-\alpha)\rceil`-th smallest score, or infinity.
+    r"""The :math:`\lceil (n+1)(1-\alpha)\rceil`-th smallest of n known scores, or infinity.
 
     Example:
         >>> conformal_quantile(torch.arange(1.0, 10.0), alpha=0.1), conformal_quantile(
         ...     torch.arange(1.0, 9.0), alpha=0.1)
         (9.0, inf)
     """
-    place = math.ceil((scores.numel() + 1) * (1 - alpha) - 1e-9)
-    return math.inf if place > scores.numel() else float(scores.kthvalue(max(place, 1)).values)
+    known = scores[~scores.isnan()]
+    place = math.ceil((known.numel() + 1) * (1 - alpha) - 1e-9)
+    return math.inf if place > known.numel() else float(known.kthvalue(max(place, 1)).values)
 
 
+def _thresholds(scores: Tensor, alpha: float) -> Tensor:
+    """The quantile of every column of ``[m]`` or ``[m, T]``, each of its known scores."""
+    columns = scores.view(len(scores), -1).T
+    return scores.new_tensor([conformal_quantile(column, alpha) for column in columns])
+
+
+@dataclass(eq=False)
 class SplitConformal(ConformalPredictor[PredictionSets]):
     r"""Sets from a threshold on the probability (LAC; Sadinle, Lei and Wasserman, 2019).
 
@@ -210,9 +212,12 @@ class SplitConformal(ConformalPredictor[PredictionSets]):
     (the right side without ties, and with ``nonempty=False``). Under shift nothing is guaranteed: a
     `ShiftWarning` is raised when `shift_test` against the validation rows fails.
 
+    Of labels each is a task of two classes by itself, {no}, {yes} or both, with a threshold from
+    the rows that know it; a label that no validation row knows gets both.
+
     Args:
-        alpha: Accepted share of misses, in (0, 1).
-        nonempty: Put the most likely class into sets that would be empty; coverage can only grow.
+        alpha: Accepted share of misses, in (0, 1); of labels per label.
+        nonempty: Put the class that fits best into sets that would be empty; coverage only grows.
         shift_level, seed: As in `ConformalPredictor`.
 
     Example:
@@ -222,32 +227,39 @@ class SplitConformal(ConformalPredictor[PredictionSets]):
         (1.0, tensor(1))
     """
 
-    kind: ClassVar[str] = "classes"
+    kinds: ClassVar[tuple[str, ...]] = ("classes", "labels")
+    by_class: ClassVar[bool] = False  # whether every class has a threshold of its own
+    quantile: Tensor = field(init=False, repr=False)  # [1, 1] or [1, C]; of labels [T, 1] or [T, 2]
 
-    def __init__(self, alpha: float = 0.1, *, nonempty: bool = True, **options: Any) -> None:
-        super().__init__(alpha, **options)
-        self.nonempty = nonempty
-        self.quantile: float | Tensor = math.inf
+    _: KW_ONLY
+    nonempty: bool = True
 
     def _scores(self, p: ClassPrediction) -> Tensor:
         """How little each class fits each row ``[m, C]``; what a subclass redefines."""
         return 1.0 - p.probs.double()
 
-    def _learn(self, p: ClassPrediction, rows: Tensor) -> None:
-        target = p.require_target()[rows]
-        scores = self._scores(p)[rows].gather(1, target.unsqueeze(1)).squeeze(1)
-        self.quantile = self._quantile(scores, target, p.num_classes)
+    def _all_scores(self, p: Any) -> Tensor:
+        """The same, and of labels, each a task of two classes, ``[m, T, 2]``."""
+        if p.confidence.dim() == 1:
+            return self._scores(p)
+        tasks = replace(p, target=None).parts().values()  # also of rows that do not know it
+        return torch.stack([self._scores(task) for task in tasks], dim=1)
 
-    def _quantile(self, scores: Tensor, target: Tensor, num_classes: int) -> float | Tensor:
-        """The threshold, or one per class, from the scores of true classes."""
-        return conformal_quantile(scores, self.alpha)
+    def _learn(self, p: Prediction, rows: Tensor) -> None:
+        target, scores = p.require_target()[rows], self._all_scores(p)[rows]
+        own = _of_class(scores, target.nan_to_num(0))
+        classes = range(scores.size(-1))
+        groups = [target == c for c in classes] if self.by_class else [~target.isnan()]
+        found = [_thresholds(own.masked_fill(~group, torch.nan), self.alpha) for group in groups]
+        self.quantile = torch.stack(found, dim=-1)
 
-    def _predict(self, p: ClassPrediction, rows: Tensor) -> PredictionSets:
-        mask = self._scores(p)[rows] <= self.quantile
+    def _predict(self, p: Prediction, rows: Tensor) -> PredictionSets:
+        scores = self._all_scores(p)[rows]
+        mask = scores <= self.quantile.to(scores.device)
         if self.nonempty:
-            empty = ~mask.any(dim=1)
-            mask[empty, p.log_probs[rows].argmax(dim=1)[empty]] = True
-        return PredictionSets(mask, None if p.target is None else p.target[rows])
+            empty = ~mask.any(dim=-1)
+            mask[empty, scores.argmin(dim=-1)[empty]] = True
+        return PredictionSets(mask, target=None if p.target is None else p.target[rows])
 
 
 class ClassConditional(SplitConformal):
@@ -264,11 +276,10 @@ class ClassConditional(SplitConformal):
         [True, False, False, True]
     """
 
-    def _quantile(self, scores: Tensor, target: Tensor, num_classes: int) -> Tensor:
-        by_class = (scores[target == c] for c in range(num_classes))
-        return scores.new_tensor([conformal_quantile(own, self.alpha) for own in by_class])
+    by_class = True
 
 
+@dataclass(eq=False)
 class APS(SplitConformal):
     r"""Adaptive prediction sets (Romano, Sesia and Candès, 2020).
 
@@ -289,9 +300,8 @@ class APS(SplitConformal):
         1.0
     """
 
-    def __init__(self, alpha: float = 0.1, *, randomized: bool = True, **options: Any) -> None:
-        super().__init__(alpha, **options)
-        self.randomized = randomized
+    _: KW_ONLY
+    randomized: bool = True
 
     def _scores(self, p: ClassPrediction) -> Tensor:
         uniform = hashed_uniform(p.log_probs, self.seed) if self.randomized else 1.0
@@ -343,59 +353,6 @@ class DAPS(APS):
         return (1 - self.weight) * scores + self.weight * around
 
 
-class ConformalLabels(ConformalPredictor[PredictionSets]):
-    r"""Conformal sets {no}, {yes} or both, for every label by itself.
-
-    Each label is a task of two classes with a threshold of its own, from the validation rows that
-    know it. A label that no validation row knows gets both answers.
-
-    Args:
-        alpha: Accepted share of misses, in (0, 1), per label.
-        method: ``"lac"`` (`SplitConformal`) or, for rare labels, ``"class_conditional"``
-            (`ClassConditional`).
-        nonempty, shift_level, seed: As in `SplitConformal`.
-
-    Example:
-        >>> y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(10, 1)
-        >>> p_val = LabelPrediction(y * 6 - 3, target=y)
-        >>> sets = ConformalLabels(alpha=0.2).fit(p_val)(p_val)
-        >>> sets.coverage, sets.size[0]
-        (1.0, tensor([1, 1]))
-    """
-
-    kind: ClassVar[str] = "labels"
-    methods: ClassVar[dict[str, type[SplitConformal]]] = {
-        "lac": SplitConformal,
-        "class_conditional": ClassConditional,
-    }
-
-    def __init__(
-        self, alpha: float = 0.1, method: str = "lac", *, nonempty: bool = True, **options: Any
-    ) -> None:
-        super().__init__(alpha, **options)
-        if method not in self.methods:
-            raise InputError(f"a method from {', '.join(self.methods)}", repr(method))
-        self.method, self.nonempty = method, nonempty
-        self._fitted: list[SplitConformal | None] = []
-
-    def _learn(self, p: LabelPrediction, rows: Tensor) -> None:
-        p, cls = p[rows], self.methods[self.method]
-        # the shift is tested once, for all labels
-        options: Any = {"nonempty": self.nonempty, "shift_level": 0, "seed": self.seed}
-        self._fitted = [
-            cls(self.alpha, **options).fit(p.column(t)) if bool(p.known[:, t].any()) else None
-            for t in range(p.num_labels)
-        ]
-
-    def _predict(self, p: LabelPrediction, rows: Tensor) -> PredictionSets:
-        p = p[rows]
-        every, found = replace(p, target=None), []
-        for t, fitted in enumerate(self._fitted):
-            both = torch.ones(len(p), 2, dtype=torch.bool, device=p.samples.device)
-            found.append(both if fitted is None else fitted(every.column(t)).mask)
-        return PredictionSets(torch.stack(found, dim=1), p.target)
-
-
 def hashed_uniform(logits: Tensor, seed: int) -> Tensor:
     """A number from [0, 1) for each row of logits ``[m, 1]``, by a hash of the row and the seed.
 
@@ -416,6 +373,7 @@ def _mixed(x: Tensor) -> Tensor:
     return x ^ ((x >> 31) & (2**33 - 1))
 
 
+@dataclass(eq=False)
 class ConformalIntervals(ConformalPredictor[Intervals]):
     r"""Split conformal intervals around what is predicted; every value by itself.
 
@@ -445,41 +403,33 @@ class ConformalIntervals(ConformalPredictor[Intervals]):
         (tensor(-4., dtype=torch.float64), tensor(4., dtype=torch.float64), 1.0)
     """
 
-    kind: ClassVar[str] = "values"
+    kinds: ClassVar[tuple[str, ...]] = ("values",)
     scores: ClassVar[tuple[str, ...]] = ("absolute", "normalised", "cqr")
 
-    def __init__(self, alpha: float = 0.1, score: str = "normalised", **options: Any) -> None:
-        super().__init__(alpha, **options)
-        if score not in self.scores:
-            raise InputError(f"a score from {', '.join(self.scores)}", repr(score))
-        self.score = score
-        self.quantile = torch.empty(0)  # one per value
+    score: str = "normalised"
+    quantile: Tensor = field(init=False, repr=False)  # one per value
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score not in self.scores:
+            raise InputError(f"a score from {', '.join(self.scores)}", repr(self.score))
 
     def _learn(self, p: ValuePrediction, rows: Tensor) -> None:
-        p = p[rows]
-        truth = p.require_target().double().view(len(p), -1)
-        low, high, unit = self._parts(p)
-        scores = torch.maximum(low - truth, truth - high) / unit
-        found = [conformal_quantile(column, self.alpha) for column in scores.T]
-        self.quantile = scores.new_tensor(found)
+        truth, (low, high, unit) = p.require_target()[rows].double(), self._parts(p[rows])
+        self.quantile = _thresholds(torch.maximum(low - truth, truth - high) / unit, self.alpha)
 
     def _predict(self, p: ValuePrediction, rows: Tensor) -> Intervals:
-        p = p[rows]
-        low, high, unit = self._parts(p)
+        low, high, unit = self._parts(p[rows])
         reach = self.quantile.to(unit.device) * unit
         middle = (low + high) / 2  # what a negative reach leaves at least
         ends = torch.minimum(low - reach, middle), torch.maximum(high + reach, middle)
-        target = None if p.target is None else p.target.double()
-        shaped = [end.squeeze(1) if p.num_values == 1 else end for end in ends]
-        return Intervals(shaped[0], shaped[1], target)
+        return Intervals(*ends, target=None if p.target is None else p.target[rows].double())
 
     def _parts(self, p: ValuePrediction) -> tuple[Tensor, Tensor, Tensor]:
-        """The interval that is widened or narrowed, and the unit of that, ``[m, T]`` float64."""
+        """The interval that is widened or narrowed, and the unit of that, in float64."""
+        low = high = p.mean.double()
         if self.score == "cqr":
-            ends = p.quantile(self.alpha / 2), p.quantile(1 - self.alpha / 2)
-        else:
-            ends = p.mean, p.mean
-        low, high = (end.double().view(len(p), -1) for end in ends)
+            low, high = (p.quantile(q).double() for q in (self.alpha / 2, 1 - self.alpha / 2))
         if self.score == "normalised":
-            return low, high, p.std.double().view(len(p), -1).clamp_min(1e-300)
+            return low, high, p.std.double().clamp_min(1e-300)
         return low, high, torch.ones_like(low)

@@ -1,38 +1,36 @@
 """Datasets by name: `load`, and who may add names.
 
-gduq generates two itself, Motif and CBAS. A package adds datasets with an entry point of the group
+gduq generates Motif and CBAS. A package adds datasets with an entry point of the group
 ``gduq.datasets``: a mapping from names to `Family`. Those of the paper come so.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gduq._checks import check_int
-from gduq.errors import REPRODUCTION, InputError, did_you_mean
+from gduq.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gduq.graphs.splits import Splits
+    from gduq.graphs.view import Splits
     from gduq.prediction import Target
 
-__all__ = ["Family", "families", "find", "limit_splits", "load", "names"]
+__all__ = ["Family", "cache_root", "families", "find", "limit_splits", "load", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only, the last part of a name.
-
-    ``load`` takes the parts of a name, the root, the seed and the limit, which it may ignore.
-    """
+    """Datasets that differ in their shift only, the last part of a name. ``load`` takes the parts
+    of a name, the root, the seed and the limit, which it may ignore."""
 
     task: str
     rows: str
@@ -50,8 +48,7 @@ def load(
 
     Args:
         name: One of `names`; ``tu/<NAME>/size`` takes any name of the TU collection.
-        root: Folder for processed and downloaded files, see `gduq.data.cache.cache_root`. Raw files
-            are looked up under ``GDUQ_DATA`` first, which is never written to.
+        root: See `cache_root`. Raw files are looked up under ``GDUQ_DATA`` first.
         seed: Of all that is random: generated graphs, splits, colours.
         limit: Rows (graphs or labelled nodes) in all splits together, drawn in proportion.
 
@@ -66,64 +63,66 @@ def load(
     return limit_splits(family.load(name.split("/"), root, seed, limit), limit, seed)
 
 
+def cache_root(root: str | Path | None = None) -> Path:
+    """The folder for processed and downloaded files, made if need be: ``root``, else
+    ``GDUQ_CACHE``, else the user's cache folder."""
+    if root is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        root = os.environ.get("GDUQ_CACHE") or Path(home) / "gduq"
+    folder = Path(root).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        do = "Pass root= or set GDUQ_CACHE."
+        raise InputError("a folder that can be written as root", error, do) from error
+    return folder
+
+
 def names() -> tuple[str, ...]:
     """Every name that `load` knows (and any other ``tu/<NAME>/size``).
 
     Example:
-        >>> names()[:2]
-        ('motif/basis/covariate', 'motif/basis/concept')
+        >>> "motif/basis/covariate" in names()
+        True
     """
-    listed = {name: family for name, family in families().items() if not name.endswith("/*")}
-    return tuple(f"{name}/{shift}" for name, family in listed.items() for shift in family.shifts)
+    listed = [(name, one) for name, one in families().items() if not name.endswith("/*")]
+    return tuple(f"{name}/{shift}" for name, family in listed for shift in family.shifts)
 
 
-def _motif(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
+def _generate(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
+    from gduq.data.cbas import load_cbas
     from gduq.data.motif import load_motif
 
-    return load_motif(name[1], name[2], root, seed, pe=4 if name[0] == "motif-lpe" else 0)
-
-
-def _cbas(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.data.cbas import load_cbas
-
-    return load_cbas(name[2], seed)
-
-
-_ON_THE_SPOT = "generated on the spot"
-_GENERATED = {
-    f"{name}/{domain}": Family("graph", "30000 graphs", 3, differs, _ON_THE_SPOT, _motif)
-    for name in ("motif", "motif-lpe")
-    for domain, differs in (("basis", "base graph"), ("size", "size of the base"))
-} | {"cbas/color": Family("node", "700 nodes", 4, "colour", _ON_THE_SPOT, _cbas)}
+    if name[0] == "cbas":
+        return load_cbas(name[2], seed)
+    return load_motif(name[1], name[2], seed, pe=4 if name[0] == "motif-lpe" else 0)
 
 
 @cache
 def families() -> Mapping[str, Family]:
     """All datasets that gduq and installed packages offer, by name; ``*`` stands for any last
     part."""
-    found: dict[str, Family] = dict(_GENERATED)
+    spot, found = "generated on the spot", dict[str, Family]()
+    for name in ("motif", "motif-lpe"):
+        for domain, differs in (("basis", "base graph"), ("size", "size of the base")):
+            family = Family("graph", "30000 graphs", 3, differs, spot, _generate)
+            found[f"{name}/{domain}"] = family
+    found["cbas/color"] = Family("node", "700 nodes", 4, "colour", spot, _generate)
     for point in sorted(entry_points(group="gduq.datasets"), key=lambda point: point.name):
-        offered = point.load()
-        twice = sorted(found.keys() & offered.keys())
-        if twice:
-            got = f"{twice[0]!r} once more from {point.value}"
-            raise InputError("names of datasets that no other package uses", got)
-        found |= offered
+        found = point.load() | found  # a name that is taken keeps its meaning
     return found
 
 
 def find(name: str) -> Family:
     """The family a name belongs to; an unknown name raises `InputError` with near ones."""
-    if not isinstance(name, str):
-        raise InputError("the name of a dataset", repr(name), "`gduq data list` shows all.")
-    start, _, shift = name.rpartition("/")
+    start, _, shift = str(name).rpartition("/")
     above, _, last = start.rpartition("/")
     family = families().get(start) or (families().get(f"{above}/*") if last else None)
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
     if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
-        do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
+        do += " The paper's others are a package; in a clone of gduq: pip install ./reproduction"
     raise InputError("the name of a dataset", repr(name), do)
 
 

@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 from gduq._checks import one_of
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.data.catalog import SHIFTS
+from gduq.graphs.view import Splits, View
 from gduq.shifts.cuts import leave_out, make_splits
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
@@ -33,18 +33,18 @@ _COVARIATE_COLOURS = (  # five of training, then ood_val and ood_test
 )
 _CONCEPT_COLOURS = (*_COVARIATE_COLOURS[:3], (1.0, 1.0, 0.0, 0.2))  # one per class
 _RATIOS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.3, 0.0)  # colour follows the class
-_DESCRIPTIONS = {
-    "covariate": "The OOD splits have colours that training never shows.",
-    "concept": "The colour goes with the class in training and not in the tests.",
-    "no_shift": "Every node has the same colour; a uniform cut.",
-}
 
 
 def load_cbas(shift: str, seed: int = 0) -> Splits:
     """CBAS with the domain colour; ``shift`` is covariate, concept or no_shift."""
-    one_of("a shift", shift, _DESCRIPTIONS)
+    one_of("a shift", shift, SHIFTS)
     generator = torch.Generator().manual_seed(seed)
-    edge_index, y = _graph(generator)
+    first = _BASE + 5 * torch.arange(_HOUSES)[:, None]  # [80, 1]
+    inside = (first[None] + torch.tensor(_HOUSE).t()[:, None]).flatten(1)  # [2, 480]
+    ties = torch.randperm(_BASE, generator=generator)[:_HOUSES]
+    edges = [_preferential(_BASE, 5, generator), inside, torch.stack([ties, first.flatten()])]
+    y = torch.cat([torch.zeros(_BASE).long(), torch.tensor(_HOUSE_LABELS).repeat(_HOUSES)])
+    edge_index = to_undirected(torch.cat(edges, 1), num_nodes=y.numel())
     order = torch.randperm(y.numel(), generator=generator)
     colour = torch.zeros_like(y)
     if shift == "covariate":
@@ -60,26 +60,12 @@ def load_cbas(shift: str, seed: int = 0) -> Splits:
         x = torch.tensor(_CONCEPT_COLOURS)[colour]
         cut = leave_out(order[:420], order[420:560], order[560:], 140, generator)
     else:
-        x = torch.ones(y.numel(), 4)
-        cut = dict(zip(("train", "id_val", "id_test"), order.split([420, 140, 140]), strict=True))
-    text = (
-        "CBAS: houses on a random graph, one graph of 700 nodes; the class is the "
-        f"place of a node in its house. {_DESCRIPTIONS[shift]}"
-    )
+        x, parts = torch.ones(y.numel(), 4), order.split([420, 140, 140])
+        cut = dict(zip(("train", "id_val", "id_test"), parts, strict=True))
+    text = f"CBAS: houses on a random graph; the class is a node's place. Shift of colour: {shift}."
     nodes = View(Data(x, edge_index, y=y), torch.ones_like(y, dtype=torch.bool))
     splits = make_splits(nodes, cut, colour, name=f"cbas/color/{shift}", description=text)
-    return splits.with_(class_names=CLASS_NAMES, sources=("generated on this machine",))
-
-
-def _graph(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Edges ``[2, E]`` and classes ``[700]``."""
-    first = _BASE + 5 * torch.arange(_HOUSES)[:, None]  # [80, 1]
-    ends = torch.tensor(_HOUSE).t()  # [2, 6]
-    inside = (first[None] + ends[:, None]).flatten(1)  # [2, 480]
-    ties = torch.randperm(_BASE, generator=generator)[:_HOUSES]
-    edges = [_preferential(_BASE, 5, generator), inside, torch.stack([ties, first.flatten()])]
-    y = torch.cat([torch.zeros(_BASE).long(), torch.tensor(_HOUSE_LABELS).repeat(_HOUSES)])
-    return to_undirected(torch.cat(edges, 1), num_nodes=y.numel()), y
+    return splits.with_(class_names=CLASS_NAMES)
 
 
 def _preferential(nodes: int, each: int, generator: torch.Generator) -> Tensor:

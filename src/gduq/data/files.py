@@ -1,86 +1,112 @@
-"""Your own graphs: from a table of molecules (see `gduq.data.table`), or a file of graphs that
-`save` wrote. Rows that cannot be read are left out; more than a share of them is an error."""
+"""Your own graphs: from a table of molecules, or a file of graphs that `save` wrote. Rows that
+cannot be read are left out; more than a share of them is an error."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq._io import DamagedFile, read_tensors, write_tensors
-from gduq.data.columns import Task
+from gduq.data.columns import Task, parse_targets, resolve_column
 from gduq.data.outputs import Reject, check_output
-from gduq.data.table import MoleculeTable, check_source, is_table
-from gduq.errors import InputError
+from gduq.data.smiles import molecules
+from gduq.data.table import Table, check_source, is_table, read_table
+from gduq.errors import InputError, not_installed
 from gduq.graphs import Packed, check_graph
 from gduq.graphs.packed import cat_dim
 
-__all__ = ["GraphSource", "Source", "read", "save", "stream"]
+__all__ = ["Source", "read", "save", "stream"]
 
 _FORMAT = "gduq.graphs 5"
 _PART = 4096  # graphs that are checked at a time
+_AT_A_TIME = 64  # rows of a table
+Row = tuple[int, Data | Reject]
 
 
-@dataclass(frozen=True, eq=False)
-class GraphSource:
-    """Graphs that are there, with what is known of their ``y``."""
+class Source:
+    """The rows of a file, a table of molecules or graphs that `save` wrote, one after the other as
+    ``(index, graph or Reject)``.
 
-    graphs: Sequence[Data]
-    class_names: tuple[str, ...] = ()
-    target_names: tuple[str, ...] = ()
-    task: Task | None = None
-
-    def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
-        return ((number, self.graphs[number]) for number in range(len(self.graphs)))
-
-
-Source = GraphSource | MoleculeTable
-
-
-def stream(
-    path: str | Path,
-    *,
-    smiles: str = "smiles",
-    targets: Sequence[str] = (),
-    class_names: Sequence[str] | None = None,
-    task: Task | None = None,
-) -> Source:
-    """The rows of a file, one after the other, as ``(index, graph or Reject)``.
-
-    Indices count all rows from 0, readable or not. Molecules are read as one walks over them. The
-    result has ``class_names`` and ``target_names``.
+    Indices count all rows from 0, readable or not. Molecules are read as one walks over them; they
+    become graphs as PyG's ``from_smiles`` makes them, with floats as features.
 
     Args:
-        path: A table or a file of graphs.
-        smiles: Column of SMILES strings, for tables.
+        path: The file, or ``"-"`` for a table on standard input.
+        smiles: Column of SMILES strings, for tables; found in any case where that is clear.
         targets: Target columns, for tables.
         class_names: Classes in the order of their numbers, those of the training set for a test
             set, which may not hold every class; ``None``: as found in the data.
         task: What the target columns hold, see `gduq.data.columns.parse_targets`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "graphs.safetensors"
-        >>> edges = torch.tensor([[0, 1], [1, 0]])
-        >>> _ = save([Data(x=torch.ones(2, 1), edge_index=edges, y=i) for i in (0, 1)], path)
-        >>> [(index, graph.y.item()) for index, graph in stream(path)]
-        [(0, 0), (1, 1)]
     """
-    path = Path(path).expanduser()
-    check_source(path)
-    if is_table(path):
-        return MoleculeTable(path, smiles, targets, class_names, task)
-    packed = _read_graphs(path)
-    known = packed.class_names
-    if known and class_names and tuple(class_names) != known:
-        raise InputError(f"the classes {', '.join(class_names)} in {path}", ", ".join(known))
-    return GraphSource(packed, known or tuple(class_names or ()), packed.target_names)
+
+    content: Packed | Table
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        smiles: str = "smiles",
+        targets: Sequence[str] = (),
+        class_names: Sequence[str] | None = None,
+        task: Task | None = None,
+    ) -> None:
+        path, self.class_names, self.task = check_source(path), tuple(class_names or ()), task
+        if not is_table(path):
+            self.content = packed = _read_graphs(path)
+            if packed.class_names and self.class_names not in ((), packed.class_names):
+                what = f"the classes {', '.join(self.class_names)} in {path}"
+                raise InputError(what, ", ".join(packed.class_names))
+            self.class_names = packed.class_names or self.class_names
+            self.target_names = packed.target_names
+            return
+        if find_spec("rdkit") is None:
+            raise not_installed("RDKit to read SMILES", "rdkit")
+        self.content = table = read_table(path)
+        self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
+        self._smiles = table.frame[resolve_column(path, table.names, smiles, any_case=True)]
+        self._y, self._rejects = dict[int, torch.Tensor](), dict(table.rejects)
+        if self.target_names:
+            columns = [table.column(name) for name in self.target_names]
+            found = parse_targets(path, columns, task, class_names, table.commas)
+            self.task, self.class_names, y, flaws = found
+            self._y = dict(zip(table.frame.index, y.split(1), strict=True))
+            self._rejects |= {row: table.reject(row, reason) for row, reason in flaws.items()}
+
+    def __iter__(self) -> Iterator[Row]:
+        if isinstance(self.content, Packed):
+            yield from enumerate(self.content)
+            return
+        rows, done = range(len(self.content.lines)), None
+        with ThreadPoolExecutor(1) as thread:  # reads ahead while the last rows are used
+            for start in range(0, len(rows) + _AT_A_TIME, _AT_A_TIME):
+                ahead = thread.submit(self._read, self.content, rows[start : start + _AT_A_TIME])
+                if done is not None:
+                    yield from done.result()
+                done = ahead
+
+    def _read(self, table: Table, rows: range) -> list[Row]:
+        found = list[Row]()
+        for row in rows:
+            item: Data | Reject | str | None = self._rejects.get(row)
+            if item is None:
+                [item] = molecules([self._smiles[row]])
+            if isinstance(item, str):
+                item = table.reject(row, item)
+            elif isinstance(item, Data) and self._y:
+                item.y = self._y[row]
+            found.append((row, item))
+        return found
+
+
+stream = Source
 
 
 def read(
@@ -98,25 +124,19 @@ def read(
     ``max_rejects`` is the share of rows that may be unreadable; they are left out with a warning,
     and `stream` tells all of them. The other arguments are those of `stream`.
     """
-    if not 0 <= max_rejects <= 1:
-        raise InputError("max_rejects from 0 to 1, a share of the rows", max_rejects)
     source = stream(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    if isinstance(source, GraphSource) and isinstance(source.graphs, Packed):
-        return replace(source.graphs, class_names=source.class_names)
-    items = [item for _, item in source]
-    good = [item for item in items if not isinstance(item, Reject)]
-    if bad := [item for item in items if isinstance(item, Reject)]:
-        share = f"{len(bad)} of {len(items)}"
+    packed = source.content
+    if not isinstance(packed, Packed):
+        items = [item for _, item in source]
+        bad = [item for item in items if isinstance(item, Reject)]
         if len(bad) > max_rejects * len(items):
-            do = "Correct the rows or raise max_rejects."
-            what = f"at most {max_rejects:.0%} of the rows to be unreadable"
-            raise InputError(what, f"{share}; the first: {bad[0]}", do)
-        warnings.warn(f"{share} rows are left out, first {bad[0]}.", stacklevel=2)
-    packed = Packed.pack(good)
+            what = f"at most {max_rejects:.0%} of the rows to be unreadable (max_rejects)"
+            raise InputError(what, f"{len(bad)} of {len(items)}; the first: {bad[0]}")
+        if bad:
+            left = f"{len(bad)} of {len(items)} rows are left out, first {bad[0]}."
+            warnings.warn(left, stacklevel=2)
+        packed = Packed.pack([item for item in items if isinstance(item, Data)])
     return replace(packed, class_names=source.class_names, target_names=source.target_names)
-
-
-# -- one safetensors file of graphs ----------------------------------------------------------------
 
 
 def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = ()) -> Path:
@@ -132,14 +152,15 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
         >>> graph = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=1)
         >>> save([graph], path, class_names=["no", "yes"]).name, len(read(path))
         ('graphs.safetensors', 1)
+        >>> [(index, graph.y.item()) for index, graph in stream(path)]
+        [(0, 1)]
     """
     path = check_output(Path(path).expanduser(), (".safetensors",))
-    if isinstance(graphs, Data):
-        raise InputError("a list of graphs", "one graph", "Write save([graph], path).")
     if not isinstance(graphs, Packed):
-        found = list(graphs)
-        if strange := [type(graph).__name__ for graph in found if not isinstance(graph, Data)]:
-            raise InputError("torch_geometric Data objects", strange[0])
+        found = [] if isinstance(graphs, Data) else list(graphs)
+        if not found or not all(isinstance(graph, Data) for graph in found):
+            kinds = ", ".join({type(graph).__name__ for graph in found})
+            raise InputError("a list of torch_geometric Data objects", kinds or "none")
         plain = [g if type(g) is Data else Data.from_dict(g.to_dict()) for g in found]
         graphs = Packed.pack(plain)
     packed = graphs.materialise()
@@ -162,7 +183,7 @@ def _read_graphs(path: Path) -> Packed:
         if words.get("format") != _FORMAT:
             got = words.get("format", "a file that gduq.data.save did not write")
             raise DamagedFile(f"{got} instead of {_FORMAT}")
-        groups: dict[str, dict[str, Tensor]] = {"data": {}, "ptr": {}, "text": {}}
+        groups: dict[str, dict[str, torch.Tensor]] = {"data": {}, "ptr": {}, "text": {}}
         nodes = tensors.pop("nodes")
         for name, value in tensors.items():
             group, _, key = name.partition("/")
@@ -182,18 +203,14 @@ def _read_graphs(path: Path) -> Packed:
 def _check(packed: Packed) -> None:
     """Offsets rise from 0 to the end of their tensors, graphs are sound, edges stay inside them."""
     count = packed.node_ptr.numel() - 1
-    if count < 1:
-        raise InputError("at least one graph", "none")
     for name, ptr in {**packed.ptrs, "nodes": packed.node_ptr}.items():
-        sound = ptr.dtype == torch.int64 and ptr.shape == (count + 1,)
+        sound = ptr.dtype == torch.int64 and ptr.shape == (count + 1,) and count > 0
         if not sound or int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()):
             raise InputError(f"offsets {name!r} of {count} graphs that rise from 0", "others")
-    if any(len(strings) != count for strings in packed.texts.values()):
-        raise InputError(f"{count} strings, one per graph", "another number")
-    for key, value in packed.tensors.items():
-        end = int(packed.ptrs[key][-1])
-        if value.dim() == 0 or value.size(cat_dim(key)) != end:
-            raise InputError(f"{end} rows of {key!r}", f"shape {list(value.shape)}")
+    ends = {key: int(ptr[-1]) for key, ptr in packed.ptrs.items()}
+    rows = {key: value.size(cat_dim(key)) for key, value in packed.tensors.items()}
+    if rows != ends or any(len(strings) != count for strings in packed.texts.values()):
+        raise InputError(f"rows that end with the offsets {ends}, and {count} texts", f"{rows}")
     if bool((packed.num_nodes == 0).any()):
         raise InputError("graphs with at least one node", "one with none")
     for part in torch.arange(count).split(_PART):

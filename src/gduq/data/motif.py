@@ -1,9 +1,8 @@
 """Motif: base graph plus motif, the motif is the class (after GOODMotif; see GOOD, NeurIPS 2022).
 
-A graph is a base (wheel, tree, ladder, star or path of a given width), a five-node motif (house,
-cycle or crane) tied to a random base node by one edge, and a few noise edges. A tenth of the labels
-is drawn anew, so no classifier is right in more than 93.3 % of the cases. **The motif is the last
-five nodes of every graph.** All graphs are built at once from templates.
+A graph is a base of a given width, a five-node motif tied to a random base node by one edge, and a
+few noise edges; **the motif is the last five nodes**. A tenth of the labels is drawn anew, so no
+classifier is right in more than 93.3 % of the cases. All are built at once from templates.
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.utils import cumsum
 
 from gduq._checks import one_of
-from gduq.data.cache import cached_tensors
 from gduq.data.catalog import SHIFTS
 from gduq.data.laplacian import add_laplacian
-from gduq.graphs.packed import Packed, ragged, to_ptr
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.graphs.packed import Packed, ragged
+from gduq.graphs.view import Splits, View
 from gduq.shifts.cuts import Cut, leave_out, make_splits, no_shift
 
 __all__ = ["BASES", "MOTIFS", "MotifRecipe", "build_motif", "draw_recipe", "load_motif"]
@@ -38,42 +35,22 @@ _MOTIF_EDGES = (
 )
 _NOISE_EDGES = 0.05  # attempts an edge
 _NOISE_LABELS = 0.1
-_DESCRIPTIONS = {
-    "covariate": "Training and test differ in the {}",
-    "concept": "The {} goes with the motif in training and not in the tests",
-    "no_shift": "No shift",
-}
-_TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows the motif
 
 
-def load_motif(
-    domain: str, shift: str, root: str | Path | None = None, seed: int = 0, pe: int = 0
-) -> Splits:
+def load_motif(domain: str, shift: str, seed: int = 0, pe: int = 0) -> Splits:
     """30 000 Motif graphs, cut as in GOOD by ``"basis"`` or ``"size"``; with ``pe`` so many columns
-    of Laplacian encoding, kept under ``root``, **instead of** the constant feature ``x``."""
+    of Laplacian encoding **instead of** the constant feature ``x``."""
     name = f"motif{'-lpe' if pe else ''}/{domain}/{shift}"
     generator = torch.Generator().manual_seed(seed)
     recipe, cut = draw_recipe(domain, shift, generator)
-    packed, feature = build_motif(recipe, generator), "The only node feature is the constant 1."
-    if pe:
-        feature = (
-            f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the "
-            "paper used is not known, this one is our own choice."
-        )
-        found = cached_tensors(
-            lambda: {"pe": add_laplacian(packed, pe).tensors["pe"]}, root, name, seed=seed, pe=pe
-        )
+    packed = build_motif(recipe, generator)
+    if pe:  # which encoding the paper used is not known
+        packed = add_laplacian(packed, pe)
     else:
-        found = {"x": torch.ones(int(packed.node_ptr[-1]), 1)}
-    what = "base graph" if domain == "basis" else "size of the base graph"
-    text = (
-        "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
-        f"tenth of the labels is drawn anew. {_DESCRIPTIONS[shift].format(what)}. {feature}"
-    )
-    splits = make_splits(
-        View(packed.with_columns(found)), cut, recipe.domain, name=name, description=text
-    )
-    return splits.with_(class_names=MOTIFS, sources=("generated on this machine",))
+        packed = packed.with_columns({"x": torch.ones(int(packed.node_ptr[-1]), 1)})
+    text = f"Motif: base graphs with a motif, which is the class. Shift of the {domain}: {shift}."
+    splits = make_splits(View(packed), cut, recipe.domain, name=name, description=text)
+    return splits.with_(class_names=MOTIFS)
 
 
 class MotifRecipe(NamedTuple):
@@ -91,39 +68,36 @@ def draw_recipe(
     """Bases, widths and motifs of a setting, and which graphs belong to which split."""
     one_of("a Motif domain", domain, ("basis", "size"))
     one_of("a shift", shift, SHIFTS)
+    by_base, tenth, fifth = domain == "basis", total // 10, total // 5
 
     def randint(low: int, high: int, count: int) -> Tensor:
         return torch.randint(low, high, (count,), generator=generator)
 
-    def recipe(chosen: Tensor, motif: Tensor) -> MotifRecipe:
+    def recipe(chosen: Tensor, motif: Tensor, bases: bool = by_base) -> MotifRecipe:
         """Base (or nominal size) as chosen; the other one is free."""
         jitter = randint(-5, 6, motif.numel())
-        if domain == "basis":
+        if bases:
             return MotifRecipe(chosen, 10 + jitter, motif, chosen)
         return MotifRecipe(randint(0, 5, motif.numel()), chosen + jitter, motif, chosen)
 
     if shift == "no_shift":
         motif = torch.arange(3).repeat_interleave(total // 3)
-        base = randint(0, 5, motif.numel())
-        width = 10 + randint(-5, 6, motif.numel())
+        found = recipe(randint(0, 5, motif.numel()), motif, bases=True)
         cut = no_shift(motif.numel(), seed=generator)
-        return MotifRecipe(base, width, motif, base if domain == "basis" else width), cut
-    parts = []
+        return found if by_base else found._replace(domain=found.width), cut
+    parts, counts, holdout = list[MotifRecipe](), [3 * fifth, fifth, fifth], int(0.45 * fifth)
     if shift == "covariate":
-        counts, holdout = [total - 2 * (total // 10), total // 10, total // 10], total // 10
-        pools = ((0, 1, 2), (3,), (4,)) if domain == "basis" else ((6, 10, 15), (30,), (70,))
+        counts, holdout = [total - 2 * tenth, tenth, tenth], tenth
+        pools = ((0, 1, 2), (3,), (4,)) if by_base else ((6, 10, 15), (30,), (70,))
         for count, pool in zip(counts, pools, strict=True):
             chosen = torch.tensor(pool)[randint(0, len(pool), count)]
             parts.append(recipe(chosen, randint(0, 3, count)))
     else:
-        fifth = total // 5
-        counts, holdout = [3 * fifth, fifth, fifth], int(0.15 * (3 * fifth))
-        values = torch.tensor((0, 1, 2) if domain == "basis" else (10, 40, 70))
-        for ratio in (*_TRAIN_RATIOS, 0.3, 0.0):
+        values = torch.tensor((0, 1, 2) if by_base else (10, 40, 70))
+        for ratio in (0.99, 0.97, 0.95, 0.3, 0.0):  # how often the base or size follows the motif
             motif = randint(0, 3, fifth)
             follows = torch.rand(fifth, generator=generator) < ratio
-            index = torch.where(follows, motif, randint(0, 3, fifth))
-            parts.append(recipe(values[index], motif))
+            parts.append(recipe(values[torch.where(follows, motif, randint(0, 3, fifth))], motif))
     pool_, val, test = torch.arange(sum(counts)).split(counts)
     cut = leave_out(pool_, val, test, holdout, generator)
     return MotifRecipe(*map(torch.cat, zip(*parts, strict=True))), cut
@@ -131,7 +105,7 @@ def draw_recipe(
 
 class _Templates(NamedTuple):
     """Every base of every width with every motif behind it, not yet tied to it; template
-    ``(base * widths + width) * 3 + motif``. Adjacency and role-0 nodes are masks."""
+    ``(base * widths + width) * 3 + motif``."""
 
     edges: Tensor  # [2, sum of edges], one template after the other
     ptr: Tensor  # [templates + 1]
@@ -144,22 +118,20 @@ class _Templates(NamedTuple):
 def _templates(widths: int) -> _Templates:
     bases = [_base(base, width) for base in BASES for width in range(widths)]
     made = [(*base, motif) for base in bases for motif in _MOTIF_EDGES]
-    nodes = torch.tensor([n for n, *_ in made])
-    largest = int(nodes.max()) + _MOTIF_NODES
-    adjacent = torch.zeros(len(made), largest, largest, dtype=torch.bool)
-    role, edges = torch.zeros(len(made), largest, dtype=torch.bool), list[Tensor]()
+    nodes, edges = torch.tensor([n for n, *_ in made]), list[Tensor]()
+    adjacent = torch.zeros(len(made), *[int(nodes.max()) + _MOTIF_NODES] * 2, dtype=torch.bool)
+    role = torch.zeros_like(adjacent[:, 0])
     for i, (n, ends, special, motif) in enumerate(made):
         edges.append(torch.tensor([*ends, *((n + a, n + b) for a, b in motif)]).t())
         a, b = edges[-1]
         adjacent[i, a, b] = adjacent[i, b, a] = role[i, list(special)] = True
-    ptr = to_ptr(torch.tensor([ends.size(1) for ends in edges]))
+    ptr = cumsum(torch.tensor([ends.size(1) for ends in edges]))
     return _Templates(torch.cat(edges, 1), ptr, nodes, adjacent, role)
 
 
 def _base(base: str, width: int) -> tuple[int, list[tuple[int, int]], Sequence[int]]:
     """Number of nodes, edges and role-0 nodes of a base graph."""
-    w = max(width, 1)
-    line = list(pairwise(range(w)))
+    w, line = max(width, 1), list(pairwise(range(max(width, 1))))
     if base == "wheel":
         rim = [*line[1:], (1, w - 1)] if w > 3 else line[1:]
         return w, [*((0, i) for i in range(1, w)), *rim], range(w)
@@ -183,8 +155,7 @@ def build_motif(recipe: MotifRecipe, generator: torch.Generator) -> Packed:
         >>> graph.num_nodes, graph.num_edges
         (13, 34)
     """
-    count = recipe.base.numel()
-    widths = int(recipe.width.max()) + 1
+    count, widths = recipe.base.numel(), int(recipe.width.max()) + 1
     plan = _templates(widths)
     template = (recipe.base * widths + recipe.width) * len(MOTIFS) + recipe.motif
     nodes = plan.base_nodes[template]
@@ -198,23 +169,19 @@ def build_motif(recipe: MotifRecipe, generator: torch.Generator) -> Packed:
     edges = edges[:, torch.sort(owner, stable=True).indices]  # grouped by graph
     redrawn = torch.rand(count, generator=generator) < _NOISE_LABELS
     label = torch.where(redrawn, torch.randint(0, 3, (count,), generator=generator), recipe.motif)
-    edge_ptr = to_ptr(2 * torch.bincount(owner, minlength=count))
+    edge_ptr = cumsum(2 * torch.bincount(owner, minlength=count))
     edge_index = torch.stack([edges, edges.flip(0)], dim=2).flatten(1)  # in both directions
     ptrs = {"edge_index": edge_ptr, "y": torch.arange(count + 1)}
-    return Packed({"edge_index": edge_index, "y": label}, ptrs, to_ptr(nodes + _MOTIF_NODES))
+    return Packed({"edge_index": edge_index, "y": label}, ptrs, cumsum(nodes + _MOTIF_NODES))
 
 
 def _noise(
     plan: _Templates, template: Tensor, tie: Tensor, attempts: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Noise edges: their graphs ``[e]`` and ends ``[2, e]``.
-
-    An attempt draws two distinct, non-adjacent nodes and joins them if one of them has role 0.
-    Attempt t is made for all graphs at once; only pairs that are no candidates are drawn again.
-    """
-    most = int(attempts.max()) if attempts.numel() else 0
-    added = torch.full((attempts.numel(), most, 2), -1)
-    for attempt in range(most):
+    """Noise edges: their graphs ``[e]`` and ends ``[2, e]``. An attempt draws two distinct,
+    non-adjacent nodes and joins them if one of them has role 0; other pairs are drawn again."""
+    added = torch.full((attempts.numel(), int(attempts.max()), 2), -1)
+    for attempt in range(added.size(1)):
         todo = torch.nonzero(attempts > attempt).flatten()
         while todo.numel():
             which = template[todo]

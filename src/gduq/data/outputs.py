@@ -1,7 +1,4 @@
-"""Files that are written: nothing of the user's is lost, and a cell is never a formula.
-
-The rows that could not be read are listed in such a file.
-"""
+"""Files that are written: nothing of the user's is lost, and a cell is never a formula."""
 
 from __future__ import annotations
 
@@ -11,15 +8,18 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations, product
 from pathlib import Path
 
 from gduq._io import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["TABLES", "Reject", "RejectList", "check_new", "check_output",
-           "check_outputs", "printable", "rejects_path", "safe_cell"]  # fmt: skip
+__all__ = ["TABLES", "Reject", "check_new", "check_output", "check_outputs", "check_rejects",
+           "printable", "rejects_path", "safe_cell", "write_rejects"]  # fmt: skip
 
 TABLES = (".parquet", ".csv", ".jsonl")
+_COLUMNS = ("file", "row", "line", "reason", "text")  # of a list of rejects
+_OTHER = "Choose another name."
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _CONTROL = re.compile(
@@ -34,7 +34,7 @@ def safe_cell(text: str) -> str:
         >>> safe_cell("=1+2"), safe_cell("CC=O"), safe_cell("-5.3")
         ("'=1+2", 'CC=O', '-5.3')
     """
-    risky = text.startswith(_FORMULA) and not _NUMBER.fullmatch(text)
+    risky = text.startswith(_FORMULA) and text != "-" and not _NUMBER.fullmatch(text)
     return f"'{text}" if risky else text
 
 
@@ -68,35 +68,30 @@ def check_new(
         return
     check_outputs({"the output": path}, reads)
     check_output(path, endings)
-    if not os.path.lexists(path):  # a link that leads nowhere is there too
-        return
-    if not force:
-        do = "Choose another name, or pass --force to replace it."
-        raise InputError("a new file", f"{path}, which exists", do)
-    if not stat.S_ISREG(path.lstat().st_mode):  # a device, or a link to somewhere else
-        raise InputError("a regular file to replace", path)
+    if os.path.lexists(path):  # a link that leads nowhere is there too
+        if not force:
+            do = "Choose another name, or pass --force to replace it."
+            raise InputError("a new file", f"{path}, which exists", do)
+        if not stat.S_ISREG(path.lstat().st_mode):  # a device, or a link to somewhere else
+            raise InputError("a regular file to replace", path)
 
 
 def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:
     """Raise `InputError` where files to write, by what the user calls them, are one another or
     something that is read: a file among the inputs, or one inside a folder among them."""
     read = [path.resolve() for path in inputs if path is not None]
-    done = dict[str, Path]()
-    for name, path in outputs.items():
-        whole = path.resolve()
-        if any(_same(whole, source) or source in whole.parents for source in read):
-            what, got = f"a new file as {name}", f"{path}, which is read"
-        elif twice := [other for other, one in done.items() if _same(whole, one)]:
-            what, got = f"different files as {twice[0]} and {name}", f"{path} twice"
-        else:
-            done[name] = whole
-            continue
-        raise InputError(what, got, "Choose another name.")
+    for (name, path), source in product(outputs.items(), read):
+        if _same(path, source) or source in path.resolve().parents:
+            raise InputError(f"a new file as {name}", f"{path}, which is read", _OTHER)
+    for (name, path), (other, twin) in combinations(outputs.items(), 2):
+        if _same(path, twin):
+            raise InputError(f"different files as {name} and {other}", f"{path} twice", _OTHER)
 
 
 def _same(one: Path, two: Path) -> bool:
     """Whether two paths are one file, by name or in another spelling."""
-    return one == two or (one.exists() and two.exists() and one.samefile(two))
+    same = one.resolve() == two.resolve()
+    return same or (one.exists() and two.exists() and one.samefile(two))
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class Reject:
     text: str = ""  # of the row, shortened
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: {self.reason}"
+        return f"{self.file}{f', line {self.line}' if self.line else ''}: {self.reason}"
 
 
 def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
@@ -117,41 +112,24 @@ def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
     return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
 
 
-class RejectList:
-    """A CSV file of the rows that were left out, in place when the block ends well.
+def check_rejects(path: Path) -> None:
+    """Raise unless the rows that are left out can be listed here: a file that is there and is no
+    such list is somebody's own."""
+    check_output(path, ())
+    header = ",".join(_COLUMNS).encode()
+    if path.exists() and not (path.is_file() and path.read_bytes().startswith(header)):
+        got = f"{path}, which exists and is no list of rejects"
+        raise InputError("a new file for the rejects", got, _OTHER)
 
-    Without any row there is no file; a list of an earlier call is then emptied. A file that is
-    there and is no such list is somebody's own: it is refused, not replaced.
-    """
 
-    columns = ("file", "row", "line", "reason", "text")
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.first, self._rows = path, "", list[list[str]]()
-        check_output(path, ())
-        header = ",".join(self.columns).encode()
-        if path.exists() and not (path.is_file() and path.read_bytes().startswith(header)):
-            got = f"{path}, which exists and is no list of rejects"
-            raise InputError("a new file for the rejects", got, "Choose another name.")
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return len(self._rows)
-
-    def write(self, file: object, row: int, reject: Reject) -> None:
-        """Add a row."""
-        self.first = self.first or f"{file}, row {row}: {reject.reason}"
-        found = (str(file), str(row), str(reject.line or ""), reject.reason, reject.text)
-        self._rows.append([safe_cell(text) for text in found])
-
-    def __enter__(self) -> RejectList:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None and (self._rows or self.path.exists()):
-            with (
-                atomic_path(self.path) as path,
-                path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
-            ):
-                csv.writer(file).writerows([self.columns, *self._rows])
+def write_rejects(path: Path, rejects: Iterable[tuple[object, int, Reject]]) -> None:
+    """A CSV file of the rows that were left out, each with its file and number. Without any there
+    is no file; a list of an earlier call is then emptied."""
+    lines = [[file, row, one.line or "", one.reason, one.text] for file, row, one in rejects]
+    if not lines and not path.exists():
+        return
+    with (
+        atomic_path(path) as part,
+        part.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        csv.writer(file).writerows([safe_cell(str(cell)) for cell in x] for x in (_COLUMNS, *lines))

@@ -1,38 +1,41 @@
 """Graphs, scaffolds and pictures of SMILES texts, made by RDKit in a process of its own.
 
 A text of 300 characters can keep RDKit busy for hours, and nothing in the same process could stop
-it: it holds Python's lock. So another process works (`serve`), with a clock. That process imports
-nothing but RDKit, so that a new one works in a moment.
+it: it holds Python's lock. So another process works, which imports nothing else, with a clock.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from gduq.errors import InputError, not_installed, one_line
 
 if TYPE_CHECKING:
+    from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
-__all__ = ["Ended", "RDKitProcess", "molecules", "readable", "scaffolds", "serve"]
+__all__ = ["RDKitProcess", "molecules", "scaffolds", "serve"]
 
-_START = "import sys; sys.path[:] = {}; from gduq.data.smiles import serve; serve()"
+_START = "import sys; sys.path[:] = {}; from gduq.data.smiles import serve; serve({})"
+_OTHER = re.compile("InChI=|[A-Z]{14}-[A-Z]{10}-[A-Z]$")  # not SMILES, but often taken for them
 _MOST_DRAWN = 200  # atoms: drawing takes more than linear time
 
 
 def molecules(texts: Sequence[str]) -> list[Data | str]:
-    """Per SMILES text its graph as PyG's ``from_smiles`` makes it, or why there is none.
-
-    Features are floats, so that any model takes them.
+    """Per SMILES text its graph as PyG's ``from_smiles`` makes it, with floats as features, or why
+    there is none.
 
     Example:
         >>> ethanol, other = molecules(["CCO", "nonsense"])
@@ -40,16 +43,6 @@ def molecules(texts: Sequence[str]) -> list[Data | str]:
         (3, "'nonsense' is no valid SMILES")
     """
     return [_shared(os.getpid()).read([text])[0] for text in texts]
-
-
-def readable(texts: Sequence[str]) -> list[bool]:
-    """Per text whether RDKit can read it; torch is not needed to tell.
-
-    Example:
-        >>> readable(["CCO", "nonsense"])
-        [True, False]
-    """
-    return [_shared(os.getpid()).ask("parse", [text]) == [True] for text in texts]
 
 
 def scaffolds(texts: Sequence[str]) -> list[str]:
@@ -60,9 +53,14 @@ def scaffolds(texts: Sequence[str]) -> list[str]:
         ['c1ccccc1', '']
     """
     found = [_shared(os.getpid()).ask("scaffold", [text])[0] for text in texts]
-    if bad := [f"row {row}: {one}" for row, one in enumerate(found) if isinstance(one, str)]:
-        raise InputError("SMILES that RDKit can read", bad[0], "Drop the row.")
-    return [scaffold for (scaffold,) in found]
+    if bad := [f"row {row}: {one}" for row, one in enumerate(found) if isinstance(one, Failure)]:
+        raise InputError("SMILES that RDKit can read", bad[0])
+    return found
+
+
+def failures(texts: Sequence[str]) -> list[str]:
+    """Why some of the texts are no SMILES, without making graphs."""
+    return [one for one in _shared(os.getpid()).ask("read", texts) if isinstance(one, Failure)]
 
 
 @lru_cache
@@ -73,10 +71,8 @@ def _shared(process: int) -> RDKitProcess:
     return found
 
 
-class Ended(str):
-    """Why a text was not read: its process ended, and with it the time of those behind it."""
-
-    __slots__ = ()
+class Failure(str):
+    """Why there is nothing made of a text."""
 
 
 class RDKitProcess:
@@ -90,14 +86,14 @@ class RDKitProcess:
     def read(self, texts: Sequence[str]) -> list[Data | str]:
         """Per text its graph, or why there is none."""
         found = zip(texts, self.ask("read", texts), strict=True)
-        return [one if isinstance(one, str) else _graph(text, *one) for text, one in found]
+        return [one if isinstance(one, str) else _graph(text, one) for text, one in found]
 
     def draw(self, text: str) -> bytes:
         """A picture, as an SVG file; a ``ValueError`` says why there is none."""
         [found] = self.ask("draw", [text])
-        if isinstance(found, str):
+        if isinstance(found, Failure):
             raise ValueError(found)
-        return str(found[0]).encode()
+        return str(found).encode()
 
     def close(self) -> None:
         """End the process, at work or not."""
@@ -107,155 +103,109 @@ class RDKitProcess:
             self._end()
 
     def ask(self, task: str, texts: Sequence[str]) -> list[Any]:
-        """Per text what the process answers; a plain text is the reason why there is nothing:
-        `Ended` for the text the time ended with, another one for those behind it."""
-        found, late = list[Any](), threading.Event()
+        """Per text what the process makes of it, or a `Failure`."""
+        if find_spec("rdkit") is None:
+            return [Failure(not_installed("RDKit to read SMILES", "rdkit"))] * len(texts)
+        found, reason = list[Any](), f"did not end within {self.seconds:g} seconds"
         with self._lock:
-            process = self._running()
-
-            def stop() -> None:
-                late.set()
-                process.kill()
-
-            clock = threading.Timer(self.seconds, stop)
-            clock.start()
             try:
-                with suppress(OSError):  # it has ended: so it has no answers
-                    process.stdin.write(f"{json.dumps([task, list(texts)])}\n".encode())  # type: ignore[union-attr]
-                    process.stdin.flush()  # type: ignore[union-attr]
-                line = b"\n"
-                while len(found) < len(texts) and line.endswith(b"\n"):
-                    line = process.stdout.readline()  # type: ignore[union-attr]
-                    found += [json.loads(line)] if line.endswith(b"\n") else []
-            finally:
-                clock.cancel()
-                if late.is_set() or len(found) < len(texts):  # after Ctrl-C, too
+                pipe = self._running()
+                end = time.monotonic() + self.seconds
+                pipe.send((task, list(texts)))
+                while len(found) < len(texts) and pipe.poll(max(end - time.monotonic(), 0)):
+                    found.append(pipe.recv())
+            except (EOFError, OSError):  # it has ended: so it has no answers
+                reason = "failed"
+            finally:  # after Ctrl-C, too
+                if len(found) < len(texts):
                     self._end()
-        if (count := len(found)) < len(texts):
-            reason = f"did not end within {self.seconds:g} seconds" if late.is_set() else "failed"
-            not_read = f"not read: RDKit did not end with row {count} before it"
-            found += [Ended(f"RDKit {reason}"), *[not_read] * (len(texts) - count - 1)]
+        if behind := len(texts) - len(found):
+            late = Failure(f"not read: RDKit did not end with row {len(found)} before it")
+            found += [Failure(f"RDKit {reason}"), *[late] * (behind - 1)]
         return found
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Connection:
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(repr(sys.path))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
-            )
-            self._process.stdout.readline()  # type: ignore[union-attr]  # it has imported RDKit
-        return self._process
+            self._pipe, other = Pipe()
+            quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            with other:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _START.format(sys.path, other.fileno())],
+                    pass_fds=[other.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
+                    **quiet,  # type: ignore[call-overload]
+                )
+            self._pipe.recv()  # it has imported RDKit
+        return self._pipe
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
+            self._pipe.close()
             self._process = None
 
 
-def _graph(text: str, atoms: Sequence[Any], bonds: Sequence[Any]) -> Data | str:
-    """The graph of what `_read` found, with PyG's numbers for RDKit's values."""
-    import torch
-    from torch_geometric.data import Data
+def _graph(text: str, molecule: bytes) -> Data | str:
+    """The graph that PyG makes of a molecule."""
+    from rdkit.Chem import Mol
+    from torch_geometric.utils.smiles import from_rdmol
 
     try:
-        x = torch.tensor([_codes("x_map", *atom) for atom in atoms], dtype=torch.float)
-        coded = [(i, j, *_codes("e_map", *bond)) for i, j, *bond in bonds]
-    except ValueError as error:
-        return str(error)
-    rows = sorted([*coded, *((j, i, *codes) for i, j, *codes in coded)])
-    edges = torch.tensor(rows, dtype=torch.long).view(-1, 5)
-    return Data(x, edges[:, :2].t().contiguous(), edges[:, 2:].float(), smiles=text)
+        graph = from_rdmol(Mol(molecule))  # type: ignore[call-overload]
+    except ValueError as error:  # an atom that is in none of its lists
+        return f"PyG has no number for an atom or bond of {text!r}: {error}"
+    graph.x, graph.edge_attr, graph.smiles = graph.x.float(), graph.edge_attr.float(), text
+    return graph
 
 
-@lru_cache(maxsize=10_000)
-def _codes(which: str, *values: Any) -> tuple[int, ...]:
-    """The numbers that PyG gives to the values of an atom or a bond."""
-    from torch_geometric.utils import smiles
-
-    maps: dict[str, list[Any]] = getattr(smiles, which)
-    for (name, known), value in zip(maps.items(), values, strict=True):
-        if value not in known:
-            raise ValueError(f"{value} is no {name} that PyG knows")
-    return tuple(known.index(one) for known, one in zip(maps.values(), values, strict=True))
-
-
-# -- in the process of its own ---------------------------------------------------------------------
-
-
-def serve() -> None:
+def serve(pipe: int) -> None:
     """Answer text by text, until nobody asks any more; who asks has the clock."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    with suppress(ImportError):  # every answer says so
-        from rdkit import RDLogger
-        from rdkit.Chem import Draw  # noqa: F401  # before the clock runs
+    from rdkit import RDLogger
+    from rdkit.Chem import Draw  # noqa: F401  # before the clock runs
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles as scaffold
 
-        RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]
-    print(file=answers, flush=True)  # ready
-    tasks: dict[str, Any] = {"read": _read, "parse": bool, "scaffold": _scaffold, "draw": _draw}
-    for line in sys.stdin:
-        task, texts = json.loads(line)
-        for text in texts:
-            try:
-                found: Any = tasks[task](_molecule(text))
-            except Exception as error:  # of RDKit's: the next text is another one
-                found = one_line(error)
-            print(json.dumps(found), file=answers, flush=True)
+    RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]
+    answers = Connection(pipe)
+    answers.send("ready")
+    tasks: dict[str, Callable[[Mol], object]] = {
+        "read": lambda molecule: molecule.ToBinary(),
+        "scaffold": lambda molecule: scaffold(mol=molecule),  # type: ignore[no-untyped-call]
+        "draw": _draw,
+    }
+    with suppress(EOFError):
+        while True:
+            task, texts = answers.recv()
+            for text in texts:
+                try:
+                    answers.send(tasks[task](_molecule(text)))
+                except Exception as error:  # of RDKit's: the next text is another one
+                    answers.send(Failure(one_line(error)))
 
 
-def _molecule(text: str) -> Any:
-    try:
-        from rdkit import Chem
-    except ImportError:
-        raise not_installed("RDKit to read SMILES", "rdkit") from None
+def _molecule(text: str) -> Mol:
+    from rdkit import Chem
+
     if not text:
         raise ValueError("the SMILES field is empty")
     molecule = Chem.MolFromSmiles(text)
     if molecule is None or not molecule.GetNumAtoms():
         shown = repr(text).replace("\\\\", "\\")  # a bond, not an escape
-        raise ValueError(f"{shown} is no valid SMILES")
+        other = "an InChI or InChIKey, " if _OTHER.match(text) else ""
+        raise ValueError(f"{shown} is {other}no valid SMILES")
     return molecule
 
 
-def _read(molecule: Any) -> tuple[list[Any], list[Any]]:
-    """What PyG's ``from_smiles`` asks of the atoms, and of the bonds behind their two ends."""
-    atoms = [
-        (a.GetAtomicNum(), str(a.GetChiralTag()), a.GetTotalDegree(), a.GetFormalCharge())
-        + (a.GetTotalNumHs(), a.GetNumRadicalElectrons(), str(a.GetHybridization()))
-        + (a.GetIsAromatic(), a.IsInRing())
-        for a in molecule.GetAtoms()
-    ]
-    bonds = [
-        (b.GetBeginAtomIdx(), b.GetEndAtomIdx(), str(b.GetBondType()), str(b.GetStereo()))
-        + (b.GetIsConjugated(),)
-        for b in molecule.GetBonds()
-    ]
-    return atoms, bonds
-
-
-def _scaffold(molecule: Any) -> tuple[str]:
-    """The Bemis-Murcko scaffold; in a list, since a bare text is a reason why there is none."""
-    from rdkit.Chem.Scaffolds import MurckoScaffold
-
-    scaffold: Any = MurckoScaffold.MurckoScaffoldSmiles
-    return (str(scaffold(mol=molecule)),)
-
-
-def _draw(molecule: Any) -> tuple[str]:
+def _draw(molecule: Mol) -> str:
     """A molecule as an SVG picture."""
     from rdkit.Chem.Draw import rdMolDraw2D
 
     if molecule.GetNumAtoms() > _MOST_DRAWN:
         raise InputError(f"at most {_MOST_DRAWN} atoms to draw", molecule.GetNumAtoms())
     canvas = rdMolDraw2D.MolDraw2DSVG(240, 160)
-    options: Any = canvas.drawOptions()
-    options.clearBackground = False
+    canvas.drawOptions().clearBackground = False  # type: ignore[assignment]
     rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
-    return (str(canvas.GetDrawingText()),)
+    return canvas.GetDrawingText()

@@ -1,51 +1,75 @@
-"""Tables of molecules: the one place where a ``.csv`` or ``.tsv`` file is read.
+"""Tables: the one place where a file of rows is read, whatever its format.
 
-What a column means and holds is decided in `gduq.data.columns`. Molecules become graphs
-in `gduq.data.smiles`.
+What a column means and holds is decided in `gduq.data.columns`.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import gzip
+import hashlib
+import json
+import sys
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.util import find_spec
+from functools import cache, lru_cache
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gduq.data.columns import Targets, Task, parse_targets, resolve_column
+from gduq._io import atomic_path
+from gduq.data.catalog import cache_root
+from gduq.data.columns import resolve_column
 from gduq.data.outputs import Reject
-from gduq.data.smiles import molecules
-from gduq.errors import InputError, not_installed
+from gduq.errors import InputError, not_installed, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch_geometric.data import Data
 
-__all__ = ["MoleculeTable", "Table", "check_columns", "check_source", "is_table", "read_table"]
+__all__ = ["Table", "check_source", "is_table", "read_table"]
 
+_TEXTS = (".csv", ".tsv", ".txt")
+_RECORDS = (".smi", ".sdf", ".jsonl", ".parquet")
+_FIRST = 100  # lines that tell the separator
 _HINTS = dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it as CSV.") | dict.fromkeys(
     (".pt", ".pth", ".pkl", ".pickle"),
     "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path).",
 )
-_AT_A_TIME = 64  # rows
+
+
+def _ending(path: str | Path) -> str:
+    """How a name ends, in small letters; of a compressed file what is before ``.gz``."""
+    path = Path(path)
+    return Path(path.stem if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a file is read as a table, by its ending."""
-    return Path(path).suffix in (".csv", ".tsv")
+    """Whether a file is read as a table, by its ending; ``-`` is standard input."""
+    return str(path) == "-" or _ending(path) in (*_TEXTS, *_RECORDS)
 
 
-def check_source(path: Path) -> None:
-    """Raise unless there is a file that can be read."""
+def check_source(path: str | Path) -> Path:
+    """The file that is meant, or an error unless it can be read."""
+    path = _standard_input() if str(path) == "-" else Path(path).expanduser()
     if path.is_file() and (is_table(path) or path.suffix == ".safetensors"):
-        return
+        return path
     do = "Of a PyG dataset write one: gduq.data.save(dataset, path)." if path.is_dir() else ""
     got = path.name if path.exists() else f"{path}, which does not exist"
-    formats = "a .csv or .tsv table, or a .safetensors file of graphs"
+    formats = f"a table ({', '.join((*_TEXTS, *_RECORDS))}), or a .safetensors file of graphs"
     raise InputError(formats, got, do or _HINTS.get(path.suffix, ""))
+
+
+@cache
+def _standard_input() -> Path:
+    """What standard input holds, as a file in the cache: a run reads its table again."""
+    content = sys.stdin.buffer.read()
+    path = cache_root() / f"stdin-{hashlib.sha256(content).hexdigest()[:16]}.csv"
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+    return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +78,9 @@ class Table:
 
     path: Path
     frame: pd.DataFrame  # the rows that have all their fields, without blanks around them
-    lines: list[int]  # in which each row begins, readable or not
+    lines: Sequence[int]  # in which each row begins, readable or not; 0 where there are no lines
     rejects: dict[int, Reject]  # the rows that have not all their fields
+    commas: bool = False  # whether numbers may have decimal commas: they part nothing else
 
     @property
     def names(self) -> list[str]:
@@ -66,17 +91,21 @@ class Table:
         """What each row holds in the column that `resolve_column` finds, by row number."""
         return self.frame[resolve_column(self.path, self.names, name)]
 
+    def reject(self, row: int, reason: str) -> Reject:
+        """A row that cannot be used."""
+        return Reject(self.path.name, self.lines[row], reason, ",".join(self.frame.loc[row])[:200])
+
 
 def read_table(path: str | Path) -> Table:
     """All rows of a table; those that are damaged are listed. A file is read once.
 
-    Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the first line has none,
-    by semicolons. Blank lines are no rows. A quote that is not closed refuses the file: where it
-    ends is not known.
+    Fields of a text are parted by commas, semicolons, tabs or ``|``, whichever gives most lines as
+    many fields as there are names. Blank lines are no rows. A quote that is not closed refuses the
+    file: where it ends is not known. Molecules of an SDF file become SMILES.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"a table in {path}", "something else" if path.exists() else "no file")
+    path = check_source(path)
+    if not is_table(path):
+        raise InputError("a table", f"{path}, which has no columns")
     state = path.stat()
     return _read(path, state.st_mtime_ns, state.st_size)
 
@@ -85,18 +114,50 @@ def read_table(path: str | Path) -> Table:
 def _read(path: Path, *state: int) -> Table:
     import pandas as pd
 
-    # bytes that are no UTF-8 survive as surrogates, so that only their row is lost
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        lines = file.readlines()
-    delimiter, first = "\t" if path.suffix == ".tsv" else ",", lines[0] if lines else ""
-    delimiter = ";" if delimiter not in first and ";" in first else delimiter
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        names = [name.strip().encode(errors="replace").decode() for name in next(reader, [])]
-    except csv.Error as error:
-        raise InputError(f"a line of column names in {path}", error) from error
-    if not names:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+        if _ending(path) in _TEXTS:
+            table = _read_text(path, _lines(path, content))
+        else:
+            frame = pd.DataFrame(_read_records(path, content), dtype=object).map(_as_text)
+            table = Table(path, frame, [0] * len(frame), {})
+    except ImportError:
+        raise not_installed("RDKit to read molecules", "rdkit") from None
+    except InputError:
+        raise
+    except (ValueError, TypeError, EOFError, csv.Error, OSError, zlib.error) as error:
+        raise InputError(f"a sound file {path}", error) from error
+    if not table.names:
         raise InputError(f"a line of column names in {path}", "none")
+    return table
+
+
+def _lines(path: Path, content: bytes) -> list[str]:
+    """The lines of a text in UTF-8, or in UTF-16 that says so, or else in Latin-1."""
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    try:
+        text = content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
+    except UnicodeDecodeError:
+        warn_user(f"{path.name} is no UTF-8; it is read as Latin-1 (Windows-1252).")
+        text = content.decode("cp1252", "replace")
+    return StringIO(text, newline="").readlines()
+
+
+def _read_text(path: Path, lines: list[str]) -> Table:
+    import pandas as pd
+
+    def fields(separator: str) -> tuple[int, bool]:
+        """How many there are, if most lines have as many as the first."""
+        counts = [0]
+        with suppress(csv.Error):  # a field that is too long
+            counts = [len(row) for row in csv.reader(lines[:_FIRST], delimiter=separator) if row]
+        fits = counts and 2 * counts.count(counts[0]) >= len(counts)
+        return (counts[0] if fits else 0), separator in lines[0]
+
+    separator = max(",;\t|", key=fields) if lines and _ending(path) != ".tsv" else "\t"
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    names = [name.strip() for name in next(reader, [])]
     rows, begins, rejects = dict[int, list[str]](), list[int](), dict[int, Reject]()
     while (line := reader.line_num + 1) <= len(lines):
         row, flaw = list[str](), ""
@@ -110,84 +171,46 @@ def _read(path: Path, *state: int) -> Table:
             flaw = f"{len(row)} fields instead of {len(names)}"
         if flaw and reader.line_num > line:
             raise InputError(f"quotes that are closed in {path}", f"one in line {line} that is not")
-        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
-            flaw = flaw or "bytes that are no UTF-8"
         if flaw:
-            text = lines[line - 1].strip()[:200].encode(errors="replace").decode()
-            rejects[len(begins)] = Reject(path.name, line, flaw, text)
+            rejects[len(begins)] = Reject(path.name, line, flaw, lines[line - 1].strip()[:200])
         else:
             rows[len(begins)] = row
         begins.append(line)
     frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object)
-    return Table(path, frame, begins, rejects)
+    return Table(path, frame, begins, rejects, separator != ",")
 
 
-def check_columns(paths: Iterable[Path], names: Sequence[str]) -> None:
-    """Raise where some file has not all of the columns that answers are to keep."""
-    for path in paths if names else ():
-        if not is_table(path):
-            got = f"{path}, which has no columns"
-            raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
-        for name in names:
-            resolve_column(f"{path} to keep", read_table(path).names, name)
+def _read_records(path: Path, content: bytes) -> list[dict[str, object]]:
+    """The rows of a file in which each has its own names."""
+    kind = _ending(path)
+    if kind == ".parquet":
+        import pyarrow.parquet as pq
 
+        return pq.read_table(BytesIO(content)).to_pylist()  # type: ignore[no-any-return]
+    if kind == ".sdf":
+        from rdkit.Chem import ForwardSDMolSupplier, MolToSmiles
+        from rdkit.rdBase import BlockLogs
 
-class MoleculeTable:
-    """The molecules of a table, with numbers of rows: graphs as PyG's ``from_smiles`` makes them,
-    with floats as features, and the string itself as ``smiles``.
-
-    Arguments as `gduq.data.stream` has them; SMILES are found in any case where that is clear.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        smiles: str = "smiles",
-        targets: Sequence[str] = (),
-        class_names: Sequence[str] | None = None,
-        task: Task | None = None,
-    ) -> None:
-        if find_spec("rdkit") is None:
-            raise not_installed("RDKit to read SMILES", "rdkit")
-        self.table = read_table(path)
-        self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
-        self._smiles = resolve_column(path, self.table.names, smiles, any_case=True)
-        self._truth: Targets | None = None
-        self.task, self.class_names = task, tuple(class_names or ())
-        if self.target_names:
-            columns = [self.table.column(name) for name in self.target_names]
-            self._truth = parse_targets(path, columns, task, class_names)
-            self.task, self.class_names = self._truth.task, self._truth.class_names
-
-    def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
-        """Rows with their numbers, some of them read ahead while the last ones are used."""
-        rows = range(len(self.table.lines))
-        parts = [rows[start : start + _AT_A_TIME] for start in rows[::_AT_A_TIME]]
-        done: Future[list[tuple[int, Data | Reject]]] | None = None
-        with ThreadPoolExecutor(1) as thread:
-            for part in [*parts, range(0)]:
-                ahead = thread.submit(self._read, part)
-                if done is not None:
-                    yield from done.result()
-                done = ahead
-
-    def _read(self, rows: range) -> list[tuple[int, Data | Reject]]:
-        table, truth = self.table, self._truth
-        sound = [row for row in rows if row not in table.rejects]
-        graphs = dict(zip(sound, molecules(list(table.frame[self._smiles][sound])), strict=True))
-        found: list[tuple[int, Data | Reject]] = []
-        for row in rows:
-            graph = graphs.get(row)
-            if graph is None:
-                found.append((row, table.rejects[row]))
-                continue
-            flaw = "" if truth is None else truth.flaws.get(row, "")
-            if flaw or isinstance(graph, str):
-                reason = graph if isinstance(graph, str) else flaw
-                text = ",".join(table.frame.loc[row])[:200]
-                found.append((row, Reject(table.path.name, table.lines[row], reason, text)))
-                continue
-            if truth is not None:
-                graph.y = truth.y[[table.frame.index.get_loc(row)]]
-            found.append((row, graph))
+        found = list[dict[str, object]]()
+        with BlockLogs():
+            for one in ForwardSDMolSupplier(BytesIO(content)):
+                noted = {name: one.GetProp(name) for name in one.GetPropNames()} if one else {}
+                noted = {k: v for k, v in noted.items() if k.lower() != "smiles"}
+                name, smiles = (one.GetProp("_Name"), MolToSmiles(one)) if one else ("", "none")
+                found.append({"name": name, **noted, "smiles": smiles})
         return found
+    lines = [line for line in _lines(path, content) if line.strip()]
+    if kind == ".jsonl":
+        return [dict(json.loads(line)) for line in lines]
+    if not (lines and "smiles" in lines[0].lower()):
+        lines.insert(0, "smiles name")
+    names = lines[0].split()
+    parts = (line.strip().split(None, len(names) - 1) for line in lines[1:])
+    return [dict(zip(names, part, strict=False)) for part in parts]
+
+
+def _as_text(value: object) -> str:
+    """A value of a record as the field of a table."""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, default=str)
+    return "" if value is None or value != value else str(value).strip()

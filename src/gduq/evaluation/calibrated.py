@@ -13,8 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from gduq.calibration import METHODS, Calibrator, make, parse_name
 from gduq.errors import InputError
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.graphs.view import Splits, View
 from gduq.models.network import checked_predictor
 from gduq.prediction import Prediction, predict
 from gduq.shifts.corruptions import shifted_copies
@@ -25,9 +24,7 @@ __all__ = ["Calibrated", "FullGraph", "corrupted_predictions", "full_graph"]
 @dataclass(frozen=True, eq=False)
 class FullGraph:
     """A node task on one graph: predictions on all nodes, and the nodes of each split by number.
-
-    The truth of nodes of no split is made up; only those of splits are ever read.
-    """
+    The truth of nodes of no split is made up, and never read."""
 
     graph: Data
     p: Prediction
@@ -55,18 +52,16 @@ class Calibrated:
     def validation(self) -> Prediction:
         """The predictions that calibrators are fitted on, which must be there and have labels."""
         if self.fit_on not in self.raw:
-            wanted = f"a split {self.fit_on!r} to fit calibrators on"
-            raise InputError(wanted, ", ".join(self.raw), "Pass fit_on=.")
+            raise InputError(f"a split {self.fit_on!r} to fit on", ", ".join(self.raw))
         self.raw[self.fit_on].require_target()
         return self.raw[self.fit_on]
 
     def under(self, calibrator: Calibrator) -> Calibrated:
         """The same under a fitted calibrator."""
         full = self.full and replace(self.full, p=calibrator(self.full.p))
-        if full is not None and calibrator.needs_graph:
-            raw = {split: full.p[full.rows[split]] for split in self.raw}
-        else:
-            raw = {split: calibrator(p) for split, p in self.raw.items()}
+        of_graph = full if calibrator.needs_graph else None
+        raw = {split: calibrator(p) if of_graph is None else of_graph.p[of_graph.rows[split]]
+               for split, p in self.raw.items()}  # fmt: skip
         return Calibrated(raw, self.fit_on, full)
 
     def make(self, name: str) -> Calibrator:
@@ -74,9 +69,8 @@ class Calibrated:
         if not METHODS[parse_name(name)[0]].needs_graph:
             return make(name)
         if self.full is None:
-            wanted = f"a model and a node task on one graph for {name!r}"
-            do = "Pass the model with its Splits, or a fitted calibrator."
-            raise InputError(wanted, "other splits or predictions alone", do)
+            wanted = f"a model, its Splits and a node task on one graph for {name!r}"
+            raise InputError(wanted, "others", "Or pass a fitted calibrator.")
         return make(name, self.full.graph, self.full.rows.get("train"))
 
     def fit(self, calibrator: Calibrator, name: str = "", part: Tensor | None = None) -> Calibrator:
@@ -87,8 +81,7 @@ class Calibrated:
         if calibrator.needs_graph and self.full is not None:
             rows = self.full.rows[self.fit_on]
             return calibrator.fit(self.full.p, rows=rows if part is None else rows[part])
-        copies = self.copies if "+" in name else []
-        copies = [copy if part is None else copy[part] for copy in copies]
+        copies = [p if part is None else p[part] for p in (self.copies if "+" in name else ())]
         return calibrator.fit(p, rows=part, corrupted=copies)
 
     def held_out(self, calibrator: Calibrator, name: str, seed: int) -> Calibrated:
@@ -127,14 +120,12 @@ def answers_of(
         raw = {name: _predict(given, view, batch_size) for name, view in views.items()}
     else:
         raw = {name: full.p[rows] for name, rows in full.rows.items()}
-    copies = None
-    if fit_on in views:
-        copies = partial(corrupted_predictions, given, views[fit_on], batch_size, seed)
+    val = views.get(fit_on)
+    copies = None if val is None else partial(corrupted_predictions, given, val, batch_size, seed)
     return Calibrated(raw, fit_on, full, copies)
 
 
-def views_of(splits: Any) -> dict[str, View]:
-    """Views by name."""
+def views_of(splits: object) -> dict[str, View]:
     if isinstance(splits, Splits):
         return {**dict(splits), **splits.severities}
     if not isinstance(splits, Mapping | None):
@@ -143,9 +134,10 @@ def views_of(splits: Any) -> dict[str, View]:
     return {k: v if isinstance(v, View) else View(v) for k, v in (splits or {}).items()}
 
 
-def _predict(model: nn.Module, data: View | Data, batch_size: int | None = None) -> Prediction:
-    """With features where the model has any."""
-    found: Prediction = predict(model, data, batch_size=batch_size, features=True)
+def _predict(
+    model: nn.Module, data: View | Data, batch_size: int | None = None, features: bool = True
+) -> Prediction:
+    found: Prediction = predict(model, data, batch_size=batch_size, features=features)
     return found.to("cpu")
 
 
@@ -153,19 +145,13 @@ def corrupted_predictions(
     model: nn.Module, view: View, batch_size: int | None = None, seed: int = 0,
     features: bool = False,
 ) -> list[Prediction]:  # fmt: skip
-    """What a model says of every copy of `gduq.shifts.corruptions.shifted_copies` of a view.
-
-    Each prediction has the rows of the view in its order.
-    """
-    copies = shifted_copies(view, seed)
-    return [predict(model, c, batch_size=batch_size, features=features).to("cpu") for c in copies]
+    """What a model says of every copy of `gduq.shifts.corruptions.shifted_copies` of a view, with
+    the rows of the view in its order."""
+    return [_predict(model, copy, batch_size, features) for copy in shifted_copies(view, seed)]
 
 
 def full_graph(model: nn.Module, views: Mapping[str, View]) -> FullGraph | None:
-    """What a model says of all nodes of the one graph of a node task; ``None`` for other tasks.
-
-    One pass answers for all splits.
-    """
+    """What a model says, in one pass, of all nodes of the graph of a node task; else ``None``."""
     first = next(iter(views.values()))
     graph = first.graphs[0]
     one = all(v.task == "node" and len(v.graphs) == 1 and v.graphs[0] is graph
@@ -174,10 +160,10 @@ def full_graph(model: nn.Module, views: Mapping[str, View]) -> FullGraph | None:
         return None
     bare, meaning = graph.__copy__(), checked_predictor(model).target
     bare.y = None
-    p, rows = _predict(model, bare), {name: view.numbers for name, view in views.items()}
-    truth = {k: v.target if meaning is None else meaning.encode(v.target) for k, v in views.items()}
-    known = next(iter(truth.values()))
-    target = torch.zeros(len(p), *known.shape[1:], dtype=known.dtype, device=p.samples.device)
-    for name, encoded in truth.items():
-        target[rows[name]] = encoded.to(target)
+    p, target = _predict(model, bare), torch.empty(0)
+    for view in views.values():
+        truth = (view.target if meaning is None else meaning.encode(view.target)).cpu()
+        target = target if len(target) else truth.new_zeros(len(p), *truth.shape[1:])
+        target[view.numbers] = truth
+    rows = {name: view.numbers for name, view in views.items()}
     return FullGraph(graph, replace(p, target=target), rows)

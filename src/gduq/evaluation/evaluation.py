@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Evaluation", "EvaluationSettings"]
 
-COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
-           "against")  # fmt: skip
 _NUMBERS = ("value", "low", "high")
 
 
@@ -39,6 +37,9 @@ class _Row(BaseModel):
     high: float | None
     rows: int | None
     against: str
+
+
+COLUMNS = tuple(_Row.model_fields)
 
 
 class EvaluationSettings(BaseModel):

@@ -1,7 +1,4 @@
-"""`evaluate`: one call that says how far to trust a model.
-
-The kinds of `Prediction` say what is measured: their metrics, scores, conformal methods and parts.
-"""
+"""`evaluate`: one call that says how far to trust a model; its predictions say what is measured."""
 
 from __future__ import annotations
 
@@ -24,16 +21,15 @@ from gduq.errors import InputError, first_flaw
 from gduq.evaluation.calibrated import Calibrated, answers_of, views_of
 from gduq.evaluation.evaluation import COLUMNS, Evaluation, EvaluationSettings
 from gduq.graphs import structure_of
-from gduq.graphs.splits import Splits
-from gduq.graphs.view import View
+from gduq.graphs.view import Splits, View
 from gduq.metrics import Interval
 from gduq.metrics.resampling import share_interval
-from gduq.ood import FITTED, Abstention, detection, generalization
+from gduq.ood import FITTED, Abstention, generalization, score
 from gduq.prediction import ClassPrediction, Prediction
 
 __all__ = ["Case", "evaluate"]
 
-Record = dict[str, Any]
+Record = dict[str, object]
 _RANKED = ("balanced_accuracy", "roc_auc", "average_precision")  # as good as their rarest class
 _NEED_NO_TRUTH = ("sharpness", "width")
 _OF_ROWS = ("novelty", *FITTED)  # scores of representations, which no calibrator changes
@@ -58,23 +54,22 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model, or predictions, on every split, with and without calibration.
 
-    On every split: metrics with intervals. Of several labels or values each has rows under its name
-    (``variant``), and the mean over labels has rows without one. On splits other than ``train`` and
-    ``fit_on``: conformal sets or intervals, abstention and, of classes and labels, predicted
-    accuracy. On OOD splits: detection by every score that applies. What cannot be measured is not
-    in the table; why a named calibrator could not be fitted is in ``settings["skipped"]``.
+    On every split: metrics with intervals, of several labels or values under their names
+    (``variant``), and the mean over labels. On splits other than ``train`` and ``fit_on``:
+    conformal sets or intervals, abstention and, of classes and labels, predicted accuracy. On OOD
+    splits: detection by every score that applies. What cannot be measured is not in the table; why
+    a named calibrator could not be fitted is in ``settings["skipped"]``.
 
     No row serves both a calibrator and a threshold: for thresholds a calibrator is fitted anew on a
-    random half of ``fit_on``, and they on the other half. A calibrator that comes fitted is used as
-    it is: fit it on other rows than ``fit_on``.
+    random half of ``fit_on``, and they on the other half. One that comes fitted is used as it is.
 
     Args:
         model_or_predictions: A model (then with ``splits``), predictions by split name, one
             prediction, which is called ``test``, or a `gduq.evaluation.calibrated.Calibrated`.
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
-            fitted are fitted on ``fit_on``. A name that ends in ``+corrupted`` is fitted on the
-            model's predictions of shifted copies of ``fit_on`` too (`gduq.shifts.corruptions`).
+            fitted are fitted on ``fit_on``, by a name that ends in ``+corrupted`` on shifted copies
+            of ``fit_on`` too (`gduq.shifts.corruptions`).
         fit_on: The split with labels that calibrators and thresholds are fitted on.
         negatives: The ID split that OOD rows are told from: ``id_test``, or else ``id_val``.
         ood: The OOD splits; by default the severities, and those that begin with "ood".
@@ -100,19 +95,18 @@ def evaluate(
     raw, severe = answers.raw, splits.severities if isinstance(splits, Splits) else {}
     shifted = [n for n in raw if n.startswith("ood") or n in severe] if ood is None else list(ood)
     against = negatives or ("id_test" if "id_test" in raw else "id_val")
-    for name in [*shifted, *([] if negatives is None else [negatives])]:
-        if name not in raw:
-            raise InputError(f"splits from {', '.join(raw)}", name)
+    if unknown := {*shifted, *filter(None, [negatives])} - raw.keys():
+        raise InputError(f"splits from {', '.join(raw)}", ", ".join(sorted(unknown)))
     if len(sizes := {(p.kind, p.num_samples, p.samples.size(2)) for p in raw.values()}) > 1:
         raise InputError("splits of one kind with equal K and C", sorted(sizes))
     if subgroups and not views:
         raise InputError("splits for subgroups=True", "none", "Pass splits=.")
-    abstain = {"coverage": 0.8, "accuracy": 0.9} if abstain is None else abstain
+    wishes: Any = {} if abstain is None else {"abstain": dict(abstain)}
     try:
         settings = EvaluationSettings(
             about=next(iter(raw.values())).kind, fit_on=answers.fit_on, negatives=against,
             ood=shifted, alpha=alpha, bins=bins, resamples=resamples, level=level, seed=seed,
-            abstain=dict(abstain),
+            **wishes,
         )  # fmt: skip
     except ValidationError as error:
         raise InputError("settings of an evaluation", first_flaw(error)) from None
@@ -140,8 +134,7 @@ def evaluate(
             if anew is not None:
                 held = replace(case, answers=answers.held_out(anew, method, seed))
         except InputError as error:
-            skipped[f"{name}: thresholds"] = f"on half of the rows: {error}"
-            held = None
+            skipped[f"{name}: thresholds"], held = f"on half of the rows: {error}", None
         rows += _rows(case, held)
     kept = settings.model_dump() | {"skipped": skipped}
     return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, raw, fitted)
@@ -163,17 +156,13 @@ def _named(calibrators: Iterable[str | Calibrator]) -> Iterator[tuple[str, str |
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Predictions under one calibrator, or none, and what their rows are grouped by."""
+    """Predictions under one calibrator, or none, all of them or of one label or value."""
 
     calibrator: str
     answers: Calibrated
     settings: EvaluationSettings
     columns: Mapping[str, Mapping[str, Tensor]]
-
-    @property
-    def predictions(self) -> dict[str, Prediction]:
-        """By split."""
-        return self.answers.raw
+    part: str = ""
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -184,58 +173,56 @@ class Case:
     def tested(self) -> dict[str, Prediction]:
         """Splits that nothing was trained or fitted on."""
         seen = ("train", self.settings.fit_on)
-        return {split: p for split, p in self.predictions.items() if split not in seen}
+        return {split: p for split, p in self.answers.raw.items() if split not in seen}
 
-    def parts(self) -> Iterator[tuple[str, Case]]:
-        """One label or value after the other, by name, where it is known; classes are one part."""
-        parts = {split: p.parts() for split, p in self.predictions.items()}
+    def parts(self) -> Iterator[Case]:
+        """One label or value after the other, where it is known; classes are one part."""
+        parts = {split: p.parts() for split, p in self.answers.raw.items()}
         for name, first in next(iter(parts.values())).items():
             known = {split: found[name] for split, found in parts.items() if len(found[name])}
-            if first in self.predictions.values():
-                yield name, self
+            if first in self.answers.raw.values():
+                yield self
             elif known:
-                yield name, replace(self, answers=Calibrated(known, self.settings.fit_on))
+                yield replace(self, answers=Calibrated(known, self.settings.fit_on), part=name)
 
     def record(
-        self, kind: str, split: str, measure: str, value: float | Interval, **more: Any
-    ) -> Record:
+        self, kind: str, split: str, measure: str, value: float | Interval, variant: str = "",
+        **more: object,
+    ) -> Record:  # fmt: skip
         """One row of the table."""
         numbers = value if isinstance(value, Interval) else Interval(value, math.nan, math.nan)
         row = {"kind": kind, "split": split, "calibrator": self.calibrator, "measure": measure}
-        rows = len(self.predictions[split])
-        return {**row, **numbers._asdict(), "rows": rows, "variant": "", "against": "", **more}
+        row["variant"] = ": ".join(filter(None, (self.part, variant)))
+        return {**row, **numbers._asdict(), "rows": len(self.answers.raw[split]), "against": "",
+                **more}  # fmt: skip
 
 
 def _rows(case: Case, held: Case | None) -> Iterator[Record]:
     """All rows of the table for one calibrator; ``held`` is what thresholds are put on."""
-    first, parts = next(iter(case.predictions.values())), list(case.parts())
+    first, parts = next(iter(case.answers.raw.values())), list(case.parts())
     together = first.mean_of_parts or len(parts) == 1  # values have units: no mean of several
-    blocks = [("", case)] * together + parts * (len(parts) > 1)
+    blocks = [case] * together + parts * (len(parts) > 1)
     scores = (*first.ood_scores, *FITTED)
-    for name, part in blocks:
-        yield from _named_rows(name, _measured(part))
-        if bool(name) != together:
-            yield from _named_rows(name, _subgroups(part))
-            own = scores if together else [s for s in scores if s not in _OF_ROWS]
-            yield from _named_rows(name, _detected(part, own))
+    for part in blocks:
+        yield from _measured(part)
+        if bool(part.part) != together:
+            yield from _subgroups(part)
+            yield from _detected(part, [s for s in scores if together or s not in _OF_ROWS])
     if not together:
         yield from _detected(case, _OF_ROWS)
-    for name, part in held.parts() if held is not None else ():
-        val = part.predictions.get(case.settings.fit_on)
+    for part in held.parts() if held is not None else ():
+        val = part.answers.raw.get(case.settings.fit_on)
         if val is not None and val.target is not None:
-            for row in _named_rows(name, _thresholds(part, val)):
+            for row in _thresholds(part, val):
                 yield row | {"against": case.settings.fit_on}
-
-
-def _named_rows(name: str, rows: Iterable[Record]) -> Iterator[Record]:
-    for row in rows:
-        yield row | {"variant": ": ".join(filter(None, (name, row["variant"])))}
 
 
 def _measured(case: Case) -> Iterator[Record]:
     """Metrics with intervals on every split."""
-    for split, p in case.predictions.items():
+    for split, p in case.answers.raw.items():
         wanted = metrics.measures(case.settings.about, case.settings.bins) | {"gap": metrics.gap}
+        if p.trust is None:
+            wanted = {n: f for n, f in wanted.items() if not n.startswith("trust")}
         if p.target is None:
             wanted = {n: f for n, f in wanted.items() if n.startswith(_NEED_NO_TRUTH)}
         elif p.target.isnan().all():
@@ -253,7 +240,7 @@ def _measured(case: Case) -> Iterator[Record]:
 def _subgroups(case: Case) -> Iterator[Record]:
     """The first measures of groups of rows."""
     for split, columns in case.columns.items():
-        p = case.predictions[split]
+        p = case.answers.raw[split]
         if p.target is None:
             continue
         wanted = metrics.measures(p.kind, case.settings.bins, p.summary)
@@ -277,8 +264,8 @@ def _graph_columns(view: View) -> dict[str, Tensor]:
 
 def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
     """Detection of shift by every score that applies."""
-    against, train = case.settings.negatives, case.predictions.get("train")
-    if (negative := case.predictions.get(against)) is None:
+    against, train = case.settings.negatives, case.answers.raw.get("train")
+    if (negative := case.answers.raw.get(against)) is None:
         return
     for name in names:
         unchanged = name in _OF_ROWS and case.calibrator != "none"
@@ -286,8 +273,9 @@ def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
             continue
         with suppress(InputError):  # no training rows or too few, no novelty, no features
             fitted = FITTED[name]().fit(train) if name in FITTED and train is not None else name
-            for split in filter(case.predictions.__contains__, case.settings.ood):
-                found = detection(negative, case.predictions[split], fitted, **case.sampling)
+            for split in filter(case.answers.raw.__contains__, case.settings.ood):
+                sets = score(negative, fitted), score(case.answers.raw[split], fitted)
+                found = metrics.separation(*sets, **case.sampling)
                 for measure, value in found._asdict().items():
                     more = {"variant": name, "against": against}
                     yield case.record("ood", split, measure, value, **more)
@@ -296,19 +284,16 @@ def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
 def _thresholds(case: Case, val: Prediction) -> Iterator[Record]:
     """All that is fitted on validation rows: predicted accuracy, conformal answers, abstention."""
     for split, p in case.tested.items() if isinstance(val, ClassPrediction) else ():
-        for method in generalization.METHODS:
-            if method == "disagreement" and p.num_samples == 1:
-                continue
-            guess = generalization.estimate_interval(val, p, method, **case.sampling)
-            for measure, value in zip(("predicted_accuracy", "error"), guess, strict=True):
-                if value is not None:
-                    yield case.record("error prediction", split, measure, value, variant=method)
+        guess = generalization.estimate_interval(val, p, **case.sampling)
+        for measure, value in zip(("predicted_accuracy", "error"), guess, strict=True):
+            if value is not None:
+                yield case.record("error prediction", split, measure, value, variant="threshold")
     for name in conformal.METHODS[case.settings.about]:
         for split, found in _conformal_answers(case, val, name):
             record = partial(case.record, "conformal", split, variant=name)
-            if case.predictions[split].target is not None:
+            if case.answers.raw[split].target is not None:
                 yield record("coverage", _share(found.covered, case))
-            yield record(found.size_name, _mean(found.size, case))
+            yield record(found.size_name, float(found.size.double().mean()))
             yield record("shift_pvalue", found.shift.pvalue)
     yield from _abstention(case, val)
 
@@ -330,8 +315,9 @@ def _conformal_answers(case: Case, val: Prediction, name: str) -> list[tuple[str
 
 def _abstention(case: Case, val: Prediction) -> Iterator[Record]:
     """Share of answers, and their accuracy or error, when it answers only if sure enough."""
+    of_classes = isinstance(val, ClassPrediction)
     for wish, wished in case.settings.abstain.items():
-        if wish == "accuracy" and not isinstance(val, ClassPrediction):
+        if wish == "accuracy" and not of_classes:
             continue
         rule = Abstention(**{wish: wished})  # type: ignore[arg-type]
         try:
@@ -342,22 +328,12 @@ def _abstention(case: Case, val: Prediction) -> Iterator[Record]:
             kept = rule(p).kept
             record = partial(case.record, "abstention", split, variant=f"{wish}={wished:g}")
             yield record("coverage", _share(kept, case))
-            if p.target is not None and isinstance(p, ClassPrediction):
-                yield record("accuracy", _share(p.correct[kept], case))
-            elif p.target is not None:
-                some = kept.any() and metrics.bootstrap(metrics.rmse, p[kept], **case.sampling)
-                yield record("rmse", some or math.nan)
+            if p.target is not None:
+                measure = metrics.accuracy if of_classes else metrics.rmse
+                some = kept.any() and metrics.bootstrap(measure, p[kept], **case.sampling)
+                yield record(measure.__name__, some or math.nan)
 
 
 def _share(hits: Tensor, case: Case) -> Interval:
     """A share of rows with its Wilson interval."""
     return share_interval(float(hits.double().mean()), hits.numel(), case.settings.level)
-
-
-def _mean(values: Tensor, case: Case) -> Interval:
-    """A mean with its normal interval."""
-    from scipy.stats import norm
-
-    middle, spread = float(values.double().mean()), float(values.double().std(correction=0))
-    half = float(norm.ppf((1 + case.settings.level) / 2)) * spread / math.sqrt(values.numel())
-    return Interval(middle, middle - half, middle + half)

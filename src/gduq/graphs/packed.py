@@ -11,60 +11,42 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, InMemoryDataset
+from torch_geometric.data.collate import collate
+from torch_geometric.index import ptr2index
+from torch_geometric.utils import cumsum
 
 from gduq.errors import InputError
-from gduq.graphs.rows import Graph
+from gduq.graphs.rows import Graph, as_graph
+from gduq.graphs.sparse import ragged
 
-__all__ = ["Packed", "cat_dim", "check_attributes", "join", "ragged", "to_ptr", "try_pack"]
+__all__ = ["Packed", "cat_dim", "check_attributes", "join", "ragged", "try_pack"]
 
 
-def join(graphs: Sequence[Graph], numbers: Sequence[int] | None = None) -> Graph:
-    """Several graphs in one batch, with what `gduq.data.View` wrote on them; ``numbers`` are what
-    errors call them."""
-    check_attributes(graphs, numbers)
+def join(graphs: Sequence[Graph]) -> Graph:
+    """Several graphs in one batch."""
+    check_attributes(graphs)
     # Torch warns of unchecked sparse tensors unless told that they are meant to be.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
-        joined: Graph = Batch.from_data_list(list(graphs))
-    for word in ("row_kind", "row_type"):
-        value = graphs[0].get(word)
-        if value is not None:  # PyG would keep a list of equal words
-            joined[word] = value
-    return joined
+        try:
+            return Batch.from_data_list(list(graphs))
+        except RuntimeError as error:
+            raise InputError("attributes of like shapes, to join", str(error)[:200]) from error
 
 
-def check_attributes(graphs: Sequence[Graph], numbers: Sequence[int] | None = None) -> None:
+def check_attributes(graphs: Sequence[Graph]) -> None:
     """Raise for graphs of different attributes: joining them would lose some, or fail half-way."""
-    keys = [set(graph.keys()) - {"num_nodes"} for graph in graphs]
+    keys = [set(as_graph(graph).keys()) - {"num_nodes"} for graph in graphs]
     for name in sorted(set().union(*keys)):
-        without = [i for i, found in enumerate(keys) if name not in found]
-        if without:
-            first = without[0] if numbers is None else numbers[without[0]]
-            got = f"{len(without)} of {len(keys)} without {name!r}, first graph {first}"
+        if without := [i for i, found in enumerate(keys) if name not in found]:
+            got = f"{len(without)} of {len(keys)} without {name!r}, first at position {without[0]}"
             do = "Give it to all graphs, or take it from the others."
             raise InputError("graphs with equal attributes", got, do)
-
-
-def to_ptr(sizes: Tensor) -> Tensor:
-    """Offsets ``[G + 1]`` of parts of the given sizes."""
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
 def cat_dim(key: str) -> int:
     """The axis on which PyG joins an attribute: the last for numbers of nodes, which shift when
     graphs are joined, else the first."""
     return -1 if "index" in key or key == "face" else 0
-
-
-def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
-    """Rows of the graphs ``index`` and their new offsets; neighbours come as one slice."""
-    starts = ptr[index]
-    sizes = ptr[index + 1] - starts
-    out = to_ptr(sizes)
-    total = int(out[-1])
-    if index.numel() and bool((index.diff() == 1).all()):
-        return slice(int(starts[0]), int(starts[0]) + total), out
-    shift = torch.repeat_interleave(starts - out[:-1], sizes, output_size=total)
-    return shift + torch.arange(total), out
 
 
 def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
@@ -76,10 +58,8 @@ def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Packed(Sequence[Data]):
-    """Graphs of equal attributes, each attribute concatenated over all graphs.
-
-    It is a sequence of ``Data``; a slice, a tensor or a list of numbers selects graphs without
-    copying them. `pack` makes one of a list of ``Data``.
+    """Graphs of equal attributes, each attribute concatenated over all graphs; a sequence of
+    ``Data``, of which a slice, a tensor or a list of numbers selects some without copying them.
 
     Attributes:
         tensors: Attribute to its concatenated tensor (on the last axis for ``edge_index`` and
@@ -88,13 +68,11 @@ class Packed(Sequence[Data]):
         node_ptr: The same of the nodes.
         texts: Attribute to its strings, one per graph.
         visible: Numbers of the graphs that are visible ``[m]``, or ``None`` for all.
-        class_names: Names of the classes in ``y``, where they are known.
-        target_names: Names of the columns of ``y``, where they are known.
+        class_names, target_names: Of the classes, and the columns, of ``y``, where known.
 
     Example:
         >>> edges = torch.tensor([[0, 1], [1, 0]])
-        >>> graphs = [Data(x=torch.ones(2, 1) * i, edge_index=edges, y=i) for i in range(3)]
-        >>> packed = Packed.pack(graphs)
+        >>> packed = Packed.pack([Data(x=torch.ones(2, 1) * i, edge_index=edges) for i in range(3)])
         >>> len(packed), packed[-1].x.flatten().tolist()
         (3, [2.0, 2.0])
         >>> packed[[2, 0]].collate().edge_index.tolist()
@@ -113,26 +91,27 @@ class Packed(Sequence[Data]):
     def pack(graphs: Sequence[Data]) -> Packed:
         """Join plain ``Data`` objects of equal attributes (tensors, numbers or strings)."""
         graphs = list(graphs)
-        if not graphs:
-            raise InputError("at least one graph", "none")
         if {type(graph) for graph in graphs} != {Data}:
             raise InputError("plain Data objects", sorted({type(g).__name__ for g in graphs}))
         check_attributes(graphs)
-        node_ptr = to_ptr(torch.tensor([int(graph.num_nodes or 0) for graph in graphs]))
-        tensors, ptrs = dict[str, Tensor](), dict[str, Tensor]()
-        texts = dict[str, Sequence[str]]()
-        for key in (key for key in graphs[0].to_dict() if key != "num_nodes"):
-            if "batch" in key or key == "ptr":
-                raise InputError("single graphs", f"graphs with {key!r}")
-            values = [graph[key] for graph in graphs]
-            if all(isinstance(value, str) for value in values):
-                texts[key] = values
-                continue
-            parts = _as_tensors(key, values)
-            ptr = to_ptr(torch.tensor([part.size(cat_dim(key)) for part in parts]))
-            ptrs[key] = node_ptr if torch.equal(ptr, node_ptr) else ptr
-            tensors[key] = torch.cat(parts, dim=cat_dim(key))
-        return Packed(tensors, ptrs, node_ptr, texts)
+        node_ptr = cumsum(torch.tensor([int(graph.num_nodes or 0) for graph in graphs]))
+        try:
+            joined, ptrs, _ = collate(Data, graphs, increment=False, add_batch=False)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise InputError("graphs that PyG's collate joins", str(error)[:200]) from error
+        tensors, texts = dict[str, Tensor](), dict[str, Sequence[str]]()
+        for key in ptrs:
+            value, given = joined[key], [graph[key] for graph in graphs]
+            kinds = {f"{type(v).__name__} {getattr(v, 'dtype', '')}" for v in given}
+            plain = type(value) is Tensor and value.device.type == "cpu" and not value.requires_grad
+            if kinds == {"str "}:
+                texts[key] = value
+            elif plain and len(kinds) == 1 and "batch" not in key:
+                tensors[key] = value
+            else:
+                raise InputError(f"tensors, numbers or strings of one kind as {key!r}", kinds)
+        same = {key: node_ptr if ptrs[key].equal(node_ptr) else ptrs[key] for key in tensors}
+        return Packed(tensors, same, node_ptr, texts)
 
     def __len__(self) -> int:
         return self.node_ptr.numel() - 1 if self.visible is None else self.visible.numel()
@@ -146,10 +125,7 @@ class Packed(Sequence[Data]):
         if isinstance(item, (slice, Tensor, list, tuple)):
             index = item if isinstance(item, slice) else torch.as_tensor(item)
             return replace(self, visible=self.numbers[index])
-        position = int(item)  # type: ignore[arg-type]
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"graph {position} of {len(self)}")
-        number = int(self.numbers[position])
+        number = int(self.numbers[int(item)])  # type: ignore[arg-type]
         data = Data()
         for key, value in self.tensors.items():
             data[key] = _take(key, value, slice(*self.ptrs[key][number : number + 2].tolist()))
@@ -175,57 +151,50 @@ class Packed(Sequence[Data]):
             return self.tensors[key]
         return _take(key, self.tensors[key], ragged(self.ptrs[key], self.visible)[0])
 
-    def materialise(self) -> Packed:
-        """The visible graphs only, in tensors of their own (``self`` when all are visible)."""
-        if (index := self.visible) is None:
+    def materialise(self, positions: Tensor | None = None) -> Packed:
+        """The visible graphs only (all, or some of them), in tensors of their own."""
+        if self.visible is None and positions is None:
             return self
-        node_ptr = ragged(self.node_ptr, index)[1]
-        ptrs = {
-            key: node_ptr if ptr is self.node_ptr else ragged(ptr, index)[1]
-            for key, ptr in self.ptrs.items()
-        }
-        texts = {key: [all_[i] for i in index.tolist()] for key, all_ in self.texts.items()}
-        tensors = {key: self.column(key) for key in self.tensors}
+        index = self.numbers if positions is None else self.numbers[positions]
+        known = {id(ptr): ptr for ptr in (self.node_ptr, *self.ptrs.values())}
+        found = {number: ragged(ptr, index) for number, ptr in known.items()}
         return replace(
-            self, tensors=tensors, ptrs=ptrs, node_ptr=node_ptr, texts=texts, visible=None
+            self,
+            tensors={k: _take(k, v, found[id(self.ptrs[k])][0]) for k, v in self.tensors.items()},
+            ptrs={key: found[id(ptr)][1] for key, ptr in self.ptrs.items()},
+            node_ptr=found[id(self.node_ptr)][1],
+            texts={key: [all_[i] for i in index.tolist()] for key, all_ in self.texts.items()},
+            visible=None,
         )
 
     def with_columns(self, values: Mapping[str, Tensor], sizes: Tensor | None = None) -> Packed:
         """The visible graphs with other or further attributes, of ``sizes`` rows per graph (as many
         as nodes by default)."""
         packed = self.materialise()
-        ptr = packed.node_ptr if sizes is None else to_ptr(sizes)
+        ptr = packed.node_ptr if sizes is None else cumsum(sizes)
         ptr = packed.node_ptr if torch.equal(ptr, packed.node_ptr) else ptr
         ptrs = {**packed.ptrs, **dict.fromkeys(values, ptr)}
         return replace(packed, tensors={**packed.tensors, **values}, ptrs=ptrs)
 
     def collate(self, positions: Tensor | None = None) -> Batch:
         """Some (or all) visible graphs as one ``Batch``, as ``Batch.from_data_list`` makes it."""
-        index = self.numbers if positions is None else self.numbers[positions]
+        part = self.materialise(positions)
         batch: Any = Batch(_base_cls=Data)
-        node_rows, node_ptr = ragged(self.node_ptr, index)
-        slices: dict[str, Tensor] = {}
-        shifts: dict[str, Tensor | None] = {}
-        for key, value in self.tensors.items():
-            rows, slices[key], shifts[key] = node_rows, node_ptr, None
-            if self.ptrs[key] is not self.node_ptr:
-                rows, slices[key] = ragged(self.ptrs[key], index)
-            found = _take(key, value, rows)
+        count, total = len(part), int(part.node_ptr[-1])
+        slices, shifts = dict(part.ptrs), dict[str, Tensor | None]()
+        for key, value in part.tensors.items():
+            batch[key], shifts[key] = value, None
             if cat_dim(key):
-                shifts[key], total = node_ptr[:-1], found.size(-1)
-                each = slices[key].diff()
-                found = found + node_ptr[:-1].repeat_interleave(each, output_size=total)
-            batch[key] = found
-        for key, strings in self.texts.items():
-            batch[key] = [strings[i] for i in index.tolist()]
-            slices[key], shifts[key] = torch.arange(index.numel() + 1), None
-        total = int(node_ptr[-1])
+                shifts[key], sizes = part.node_ptr[:-1], part.ptrs[key].diff()
+                shift = part.node_ptr[:-1].repeat_interleave(sizes, output_size=value.size(-1))
+                batch[key] = value + shift
+        for key, strings in part.texts.items():
+            batch[key], slices[key], shifts[key] = strings, torch.arange(count + 1), None
         if not self._sized:
-            batch._store._num_nodes, batch.num_nodes = node_ptr.diff().tolist(), total
-        graphs = torch.arange(index.numel())
-        batch.batch = graphs.repeat_interleave(node_ptr.diff(), output_size=total)
-        batch.ptr = node_ptr
-        batch._num_graphs, batch._slice_dict, batch._inc_dict = index.numel(), slices, shifts
+            batch._store._num_nodes, batch.num_nodes = part.node_ptr.diff().tolist(), total
+        batch.batch = ptr2index(part.node_ptr, total)
+        batch.ptr = part.node_ptr
+        batch._num_graphs, batch._slice_dict, batch._inc_dict = count, slices, shifts
         return batch
 
     @cached_property
@@ -236,29 +205,15 @@ class Packed(Sequence[Data]):
 
 
 def try_pack(graphs: Sequence[Data]) -> Packed | None:
-    """The graphs packed, or ``None`` where they must be joined one by one: attributes differ, a
-    transform may be random, or the set may be larger than memory."""
+    """The graphs packed, or ``None`` where they must be joined one by one: they are no plain
+    tensors, a transform may be random, or the set may be larger than memory."""
     if isinstance(graphs, Packed):
         return graphs
     changing = getattr(graphs, "transform", None) is not None
     if changing or not isinstance(graphs, (list, tuple, InMemoryDataset)):
         return None
+    check_attributes(graphs := list(graphs))
     try:
         return Packed.pack(graphs)
     except InputError:
         return None
-
-
-def _as_tensors(key: str, values: list[Any]) -> list[Tensor]:
-    """The values as tensors that can be joined."""
-    if not all(isinstance(v, (Tensor, bool, int, float)) for v in values):
-        raise InputError(f"tensors, numbers or strings as {key!r}", type(values[0]).__name__)
-    tensors = [v.reshape(1) if v.dim() == 0 else v for v in map(torch.as_tensor, values)]
-    first, kinds = tensors[0], set()
-    for v in tensors:
-        width = v.shape[:-1] if cat_dim(key) else v.shape[1:]
-        kinds.add((v.dtype, v.layout, v.device, v.requires_grad, width))
-    plain = first.layout == torch.strided and first.device.type == "cpu" and not first.requires_grad
-    if len(kinds) > 1 or not plain or type(first) is not Tensor:
-        raise InputError(f"dense tensors {key!r} of one dtype and width", str(kinds)[:200])
-    return tensors

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.index import index2ptr, ptr2index
 
 from gduq.errors import InputError
 
@@ -17,7 +18,7 @@ from gduq.errors import InputError
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
 __all__ = ["as_dtype", "csr", "csr_of_pointers", "is_sparse", "keep_rows", "kept", "linear",
-           "sparse_matmul", "take_rows"]  # fmt: skip
+           "ragged", "sparse_matmul", "take_rows"]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -44,11 +45,8 @@ def sparse_matmul(a: Tensor, b: Tensor) -> Tensor:
     copy of ``a`` in another dtype, are made once and kept as long as ``a`` lives unchanged.
     """
     if a.requires_grad:
-        raise InputError(
-            "a constant sparse matrix",
-            "one that requires a gradient",
-            "Detach it: sparse_matmul is differentiable in its dense argument only.",
-        )
+        do = "Detach it: sparse_matmul is differentiable in its dense argument only."
+        raise InputError("a constant sparse matrix", "one that requires a gradient", do)
     dtype = torch.promote_types(a.dtype, b.dtype)
     a = as_dtype(a, dtype)
     return _SparseMatmul.apply(a, b.to(dtype))  # type: ignore[no-any-return, no-untyped-call]
@@ -93,8 +91,7 @@ def csr(rows: Tensor, cols: Tensor, values: Tensor, size: tuple[int, int]) -> Te
     if rows.numel() and not bool((rows[1:] >= rows[:-1]).all()):
         order = torch.argsort(rows, stable=True)
         rows, cols, values = rows[order], cols[order], values[order]
-    pointers = torch.zeros(size[0] + 1, dtype=torch.int32, device=rows.device)
-    pointers[1:] = torch.bincount(rows, minlength=size[0]).cumsum(0)
+    pointers = index2ptr(rows, size[0]).to(torch.int32)
     return csr_of_pointers(pointers, cols.to(torch.int32), values, size)
 
 
@@ -104,7 +101,7 @@ def csr_of_pointers(pointers: Tensor, cols: Tensor, values: Tensor, size: Sequen
 
 
 def _transpose(a: Tensor) -> Tensor:
-    rows = torch.arange(a.size(0), device=a.device).repeat_interleave(a.crow_indices().diff())
+    rows = ptr2index(a.crow_indices().long())
     values = a.values().clone()  # what is kept must not hold on to the matrix it is kept for
     return csr(a.col_indices().long(), rows, values, (a.size(1), a.size(0)))
 
@@ -128,9 +125,18 @@ def keep_rows(h: Tensor, mask: Tensor) -> Tensor:
 
 def _entries(a: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What the rows with these numbers hold: places in ``index``, columns, values."""
-    pointers = a.crow_indices().long()
-    lengths = pointers[index + 1] - pointers[index]
-    rows = torch.repeat_interleave(torch.arange(index.numel(), device=a.device), lengths)
-    skipped = pointers[index] - (lengths.cumsum(0) - lengths)
-    entries = torch.arange(rows.numel(), device=a.device) + skipped[rows]
-    return rows, a.col_indices()[entries], a.values()[entries]
+    entries, pointers = ragged(a.crow_indices().long(), index)
+    return ptr2index(pointers), a.col_indices()[entries], a.values()[entries]
+
+
+def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """Entries of the parts ``index``, of which ``ptr`` has the offsets ``[G + 1]``, and their new
+    offsets; those of neighbours come as one slice."""
+    starts = ptr[index]
+    sizes = ptr[index + 1] - starts
+    out = F.pad(sizes.cumsum(0), (1, 0))
+    total = int(out[-1])
+    if index.numel() and bool((index.diff() == 1).all()):
+        return slice(int(starts[0]), int(starts[0]) + total), out
+    shift = torch.repeat_interleave(starts - out[:-1], sizes, output_size=total)
+    return shift + torch.arange(total, device=ptr.device), out

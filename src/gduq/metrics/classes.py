@@ -7,8 +7,8 @@ labels, of the rows where each is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,23 +20,25 @@ from gduq.metrics.rows import (
     POSITIVE,
     UNIT,
     ClassRows,
-    ValueRows,
+    Rows,
+    Task,
     check_bins,
     equal_bins,
     folded_mean,
     metric,
-    rows_of,
+    read_one,
 )
 from gduq.prediction import ClassPrediction, Prediction
 
 __all__ = ["Reliability", "RiskCoverage", "accuracy", "adaptive_ece", "aurc", "average_precision",
-           "balanced_accuracy", "brier", "classwise_ece", "ece", "gap", "majority", "nll",
-           "reliability", "risk_coverage", "roc_auc", "sharpness"]  # fmt: skip
+           "balanced_accuracy", "brier", "classwise_ece", "ece", "error_auroc", "gap", "majority",
+           "nll", "reliability", "risk_coverage", "roc_auc", "sharpness", "trust_aurc",
+           "trust_error_auroc", "trust_gap"]  # fmt: skip
 
 
 @metric(classes=UNIT)
 def accuracy(p: ClassRows) -> Tensor:
-    """Share of rows whose answer is right: the most likely class, unless a threshold decides.
+    """Share of rows whose answer is right.
 
     Example:
         >>> accuracy(ClassPrediction(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])))
@@ -60,7 +62,7 @@ def balanced_accuracy(p: ClassRows) -> Tensor:
 
 
 @metric(classes=POSITIVE, values=ANY)
-def nll(p: ClassRows | ValueRows) -> Tensor:
+def nll(p: Task) -> Tensor:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
     Of values minus the mean log-density of the truth, which may be negative.
@@ -75,8 +77,8 @@ def brier(p: ClassRows) -> Tensor:
     return p.mean(squares - 2.0 * p.of_truth(p.p.probs) + 1.0)
 
 
-@metric(labelled=False, classes=UNIT, values=POSITIVE)
-def sharpness(p: ClassRows | ValueRows) -> Tensor:
+@metric(classes=UNIT, values=POSITIVE)
+def sharpness(p: Task) -> Tensor:
     r"""How far from uniform predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`; no labels.
 
     Of values the root of the mean variance, in their unit: there the smaller one is sharper.
@@ -85,7 +87,7 @@ def sharpness(p: ClassRows | ValueRows) -> Tensor:
 
 
 @metric(classes=(-1.0, 1.0), values=(-1.0, 1.0))
-def gap(p: ClassRows | ValueRows) -> Tensor:
+def gap(p: Task) -> Tensor:
     r"""What predictions promise minus what they hold.
 
     Of classes :math:`\frac1m \sum_i (\text{confidence}_i - [\text{label}_i = y_i])`, of labels the
@@ -93,7 +95,7 @@ def gap(p: ClassRows | ValueRows) -> Tensor:
     `bootstrap` gives a value, and rows that are all right or all wrong, Wilson's interval of the
     share: no resample of such rows has an error in it.
     """
-    return p.gap
+    return p.mean(p.promise - p.held)
 
 
 # -- ranking ---------------------------------------------------------------------------------------
@@ -129,8 +131,7 @@ def _over_classes(rows: ClassRows, measure: Callable[[Curve], Tensor]) -> Tensor
     for c in range(1 if rows.p.num_classes == 2 else 0, rows.p.num_classes):
         rest = torch.cat([logs[:, :c], logs[:, c + 1 :]], dim=1)
         odds = logs[:, c] - rest.logsumexp(dim=1)  # ranks as a probability that may round to 1
-        count, positive = rows.by(odds, rows.labels == c)
-        curve = Curve(count - positive, positive)
+        curve = Curve(odds, rows.labels == c, rows.weights)
         none = (curve.total_n == 0) | (curve.total_k == 0)
         found.append(measure(curve).masked_fill(none[:, 0], math.nan))
     return torch.stack(found).nanmean(dim=0)
@@ -159,8 +160,7 @@ def ece(p: ClassRows, *, bins: int = 15, debias: bool = False, strict: bool = Tr
         >>> ece(ClassPrediction(torch.zeros(2, 2), torch.tensor([0, 0])), bins=2)
         0.5
     """
-    check_bins(p, bins, strict)
-    return _bin_error(_width_bins(p, p.p.confidence, p.top_correct, bins), debias)
+    return _bin_error(_width_bins(p, p.p.confidence, p.held, bins, strict), debias)
 
 
 @metric(classes=UNIT)
@@ -169,16 +169,14 @@ def adaptive_ece(p: ClassRows, *, bins: int = 15, strict: bool = True) -> Tensor
 
     Rows of equal confidence that fall into two bins are shared between them evenly.
     """
-    check_bins(p, bins, strict)
-    return _bin_error(equal_bins(p.by(p.p.confidence, p.p.confidence, p.top_correct), bins))
+    return _bin_error(equal_bins(p, p.p.confidence, [p.p.confidence, p.held], bins, strict))
 
 
 @metric(classes=UNIT)
 def classwise_ece(p: ClassRows, *, bins: int = 15, strict: bool = True) -> Tensor:
     r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019)."""
-    check_bins(p, bins, strict)
     columns = enumerate(p.p.probs.unbind(dim=1))
-    each = [_bin_error(_width_bins(p, q, p.labels == c, bins)) for c, q in columns]
+    each = [_bin_error(_width_bins(p, q, p.labels == c, bins, strict)) for c, q in columns]
     return torch.stack(each).mean(dim=0)
 
 
@@ -204,24 +202,26 @@ def reliability(
         >>> curve.rows, curve.accuracy
         (tensor([0., 4.], dtype=torch.float64), tensor([ nan, 0.7500], dtype=torch.float64))
     """
-    rows = rows_of(p, ClassRows)
-    check_bins(rows, bins, strict)
-    sums = _width_bins(rows, rows.p.confidence, rows.top_correct, bins)
+    rows = read_one(p, ClassRows)
+    sums = _width_bins(rows, rows.p.confidence, rows.held, bins, strict)
     count, prob, hit = (part[0] for part in sums)
     edges = torch.arange(bins + 1, dtype=torch.float64) / bins
     ends = wilson(hit / count, count, check_level(level))
     return Reliability(edges, count, prob / count, hit / count, *ends)
 
 
-def _width_bins(rows: ClassRows, probs: Tensor, hits: Tensor, bins: int) -> list[Tensor]:
+def _width_bins(
+    rows: ClassRows, probs: Tensor, hits: Tensor, bins: int, strict: bool
+) -> list[Tensor]:
     """Count, sum of probabilities and of hits in bins of equal width, ``[R, B]`` each."""
+    check_bins(rows, bins, strict)
     # edges as NumPy's linspace rounds them, so values on an edge go where other libraries put them
     edges = torch.arange(1, bins, dtype=torch.float64) * (1.0 / bins)
     index = torch.bucketize(probs.double().contiguous(), edges, right=True)
     return rows.sums(index, bins, probs, hits)
 
 
-def _bin_error(sums: list[Tensor], debias: bool = False) -> Tensor:
+def _bin_error(sums: Sequence[Tensor], debias: bool = False) -> Tensor:
     """The calibration error ``[R]`` of count, probabilities and hits in bins."""
     count, prob, hit = sums
     filled = count.clamp_min(1.0)
@@ -256,7 +256,7 @@ def risk_coverage(p: Prediction) -> RiskCoverage:
         >>> risk_coverage(ClassPrediction(logits, torch.tensor([1, 0]))).risk
         tensor([0.0000, 0.5000], dtype=torch.float64)
     """
-    rows: ClassRows | ValueRows = rows_of(p, ClassRows, ValueRows)
+    rows = cast(Task, read_one(p, Rows))
     count, loss = (part[0] for part in rows.by(rows.uncertainty, rows.loss))
     each = (loss / count).repeat_interleave(count.long())
     size = torch.arange(1, len(each) + 1, dtype=torch.float64)
@@ -264,8 +264,36 @@ def risk_coverage(p: Prediction) -> RiskCoverage:
     return RiskCoverage(size / len(each), each.cumsum(dim=0) / size, threshold)
 
 
+@metric(classes=UNIT)
+def error_auroc(p: ClassRows) -> Tensor:
+    """Area under the ROC curve of doubt (1 - confidence) for errors; NaN without either kind."""
+    return _finds_errors(p, p.uncertainty)
+
+
+@metric(classes=UNIT)
+def trust_error_auroc(p: ClassRows) -> Tensor:
+    """`error_auroc` of 1 - trust."""
+    return _finds_errors(p, -p.trust)
+
+
+@metric(classes=(-1.0, 1.0))
+def trust_gap(p: ClassRows) -> Tensor:
+    """`gap` of trust: its mean less the share of right answers."""
+    return p.mean(p.trust - p.held)
+
+
+@metric(classes=UNIT)
+def trust_aurc(p: ClassRows) -> Tensor:
+    """`aurc` where trust decides which rows are left out first."""
+    return _aurc(p, -p.trust)
+
+
+def _finds_errors(p: ClassRows, scores: Tensor) -> Tensor:
+    return Curve(scores, p.loss > 0, p.weights).auroc()
+
+
 @metric(classes=UNIT, values=POSITIVE)
-def aurc(p: ClassRows | ValueRows) -> Tensor:
+def aurc(p: Task) -> Tensor:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
     It mixes accuracy with how well confidence ranks the errors last; smaller is better.
@@ -275,7 +303,11 @@ def aurc(p: ClassRows | ValueRows) -> Tensor:
         >>> aurc(ClassPrediction(logits, torch.tensor([1, 0])))
         0.25
     """
-    count, loss = p.by(p.uncertainty, p.loss)
+    return _aurc(p, p.uncertainty)
+
+
+def _aurc(p: Task, uncertainty: Tensor) -> Tensor:
+    count, loss = p.by(uncertainty, p.loss)
     upto, lost = count.cumsum(dim=1), loss.cumsum(dim=1)
     before, rate = upto - count, loss / count.clamp_min(1.0)
     # of n tied rows with mean loss a after N rows with losses E: the sum of (E + ja) / (N + j)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -15,24 +16,18 @@ __all__ = ["Curve", "Separation", "auroc", "separation"]
 
 
 class Curve:
-    """How much of two sets lies at or above each distinct score, from counts ``[R, G]``."""
+    """How much of two sets lies at or above each distinct score, as weights ``[R, m]`` count it."""
 
-    def __init__(self, negative: Tensor, positive: Tensor) -> None:
-        self.negative, self.positive = negative, positive
-        self.above_n, self.above_k = (s.flip(1).cumsum(1).flip(1) for s in (negative, positive))
+    def __init__(self, scores: Tensor, positive: Tensor, weights: Tensor) -> None:
+        distinct, group = torch.unique(scores, return_inverse=True)
+        none = weights.new_zeros(len(weights), len(distinct))
+        self.negative, self.positive = (
+            none.index_add(1, group[own], weights[:, own]) for own in (~positive, positive)
+        )
+        self.above_n, self.above_k = (
+            part.flip(1).cumsum(1).flip(1) for part in (self.negative, self.positive)
+        )
         self.total_n, self.total_k = self.above_n[:, :1], self.above_k[:, :1]
-
-    @classmethod
-    def of(
-        cls, sets: tuple[Tensor, Tensor], n: Tensor | None = None, k: Tensor | None = None
-    ) -> Curve:
-        """Of scores of both sets, each counted once, or as often as resamples ``[R, m]`` say."""
-        distinct, group = torch.unique(torch.cat(sets), return_inverse=True)
-        groups, counts = group.split([len(s) for s in sets]), []
-        for scores, own, drawn in zip(sets, groups, (n, k), strict=True):
-            drawn = torch.ones(1, len(scores)).double() if drawn is None else drawn
-            counts.append(drawn.new_zeros(len(drawn), len(distinct)).index_add_(1, own, drawn))
-        return cls(*counts)
 
     def all(self) -> Tensor:
         """``[3, R]``: AUROC, average precision, false positives at 95 % recall."""
@@ -63,7 +58,8 @@ def auroc(negative: Tensor, positive: Tensor) -> float:
         >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
         0.875
     """
-    return float(Curve.of(_checked(negative, positive)).auroc())
+    scores, found = _joined(negative, positive)
+    return float(Curve(scores, found, torch.ones(1, len(scores)).double()).auroc())
 
 
 class Separation(NamedTuple):
@@ -79,18 +75,18 @@ def separation(
 ) -> Separation:
     """AUROC, average precision and false positives, with intervals; NaN for sets below 5 rows."""
     check_sampling(resamples, level)
-    sets = _checked(negative, positive)
-    sizes = len(sets[0]), len(sets[1])
-    blocks = [Curve.of(sets, n, k).all() for n, k in resampled_pairs(*sizes, resamples, seed)]
-    draws = torch.cat(blocks, dim=1)
+    scores, found = _joined(negative, positive)
+    sizes = len(negative), len(positive)
+    pairs = map(torch.hstack, resampled_pairs(*sizes, resamples, seed))
+    blocks = chain([torch.ones(1, len(scores)).double()], pairs)  # first each row once
+    every = torch.cat([Curve(scores, found, counts).all() for counts in blocks], dim=1)
     if min(sizes) < FEWEST:
-        draws = draws.fill_(torch.nan)
-    value = Curve.of(sets).all()[:, 0].tolist()
-    found = [interval(v, d, level, 0.0, 1.0) for v, d in zip(value, draws, strict=True)]
-    return Separation(*found)
+        every[:, 1:] = torch.nan
+    return Separation(*(interval(float(one[0]), one[1:], level, 0.0, 1.0) for one in every))
 
 
-def _checked(negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+def _joined(negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores of both sets, and which are of the positive one, ``[n + k]``."""
     sets = []
     for name, given in (("negative", negative), ("positive", positive)):
         scores = torch.as_tensor(given).detach().cpu()
@@ -99,4 +95,5 @@ def _checked(negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
         if torch.isnan(scores).any():
             raise InputError(f"{name} scores that are numbers", "NaN")
         sets.append(scores.double())
-    return sets[0], sets[1]
+    joined = torch.cat(sets)
+    return joined, torch.arange(len(joined)) >= len(sets[0])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.rows import ANY, METRICS, AnyRows, ClassRows, LabelRows, Limits, ValueRows, read
+from gduq.metrics.rows import ANY, METRICS, OfTasks, Task, over_tasks, read
 from gduq.prediction import Prediction
 
 __all__ = ["Interval", "bootstrap", "bootstrap_all"]
@@ -38,7 +39,7 @@ def bootstrap(
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-    **options: Any,
+    **options: object,
 ) -> Interval:
     """A metric with its interval, by the bootstrap.
 
@@ -75,41 +76,68 @@ def bootstrap_all(
 ) -> dict[str, Interval]:
     """`bootstrap` for several metrics on the same resamples; options by `functools.partial`."""
     check_sampling(resamples, level)
-    rows = read(p)
-    ours = {name: _limits(metric, rows) for name, metric in metrics.items()}
-    point = {n: float(metric(rows if ours[n] else rows.p)) for n, metric in metrics.items()}
+    tasks = read(p)
+    draws = resampled(metrics, p, tasks, resamples, seed)
+    return {n: _interval_of(metric, draws[n], p, tasks, level) for n, metric in metrics.items()}
+
+
+def resampled(
+    metrics: Mapping[str, Metric], p: Prediction, tasks: list[Task], resamples: int, seed: int
+) -> dict[str, Tensor]:
+    """Every metric ``[1 + R]``: of all rows of ``p``, read as ``tasks``, and in each resample."""
+    every = torch.ones(1, len(p), dtype=torch.float64)
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
-    for counts in resample_counts(len(rows), resamples, seed):
-        drawn = rows.weighted(counts)
-        for n, metric in metrics.items():
-            one_by_one = ours[n] is None
-            each = _one_by_one(metric, counts, rows.p) if one_by_one else resampled(metric, drawn)
-            draws[n].append(each)
-    found = {}
-    for n, metric in metrics.items():
-        name = _unwrap(metric).__name__ if ours[n] else ""
-        if name in _SHARES and not isinstance(rows, LabelRows):
-            found[n] = share_interval(point[n], len(rows), level)
-        elif name in _RANKINGS and cast(ClassRows | LabelRows, rows).has_rare_class:
-            found[n] = Interval(point[n], math.nan, math.nan)
-        else:
-            found[n] = interval(point[n], torch.cat(draws[n]), level, *ours[n] or ANY)
-        if name == "gap" and not isinstance(rows, LabelRows):
-            found[n] = _gap_interval(found[n], rows, level)
-    return found
+    for counts in chain([every], resample_counts(len(p), resamples, seed)):
+        drawn = tasks if counts is every else [rows.weighted(counts) for rows in tasks]
+        for name, metric in metrics.items():
+            if (ours := _ours(metric, p)) is None:
+                draws[name].append(_one_by_one(metric, p, counts))
+            else:
+                options = metric.keywords if isinstance(metric, partial) else {}
+                draws[name].append(over_tasks(ours.function, drawn, **options))
+    return {name: torch.cat(each) for name, each in draws.items()}
 
 
-def _gap_interval(found: Interval, rows: ClassRows | ValueRows, level: float) -> Interval:
+def _interval_of(
+    metric: Metric, found: Tensor, p: Prediction, tasks: list[Task], level: float
+) -> Interval:
+    """The interval of a metric from what `resampled` found of it."""
+    value, ours, alone = float(found[0]), _ours(metric, p), len(tasks) == 1
+    name = "" if ours is None else ours.function.__name__
+    if name in _SHARES and alone:
+        return share_interval(value, len(tasks[0]), level)
+    if name in _RANKINGS and any(rows.has_rare_class for rows in tasks):
+        return Interval(value, math.nan, math.nan)
+    limits = ANY if ours is None else ours.limits[p.kind]
+    drawn = interval(value, found[1:], level, *limits)
+    return _gap_interval(drawn, tasks[0], level) if name == "gap" and alone else drawn
+
+
+def _gap_interval(found: Interval, rows: Task, level: float) -> Interval:
     """With the interval of the share of rows that hold, where resamples cannot tell it."""
     held = float(rows.held.mean())
-    if not rows.fixed_promise and held not in (0.0, 1.0):
+    if rows.promise.dim() and held not in (0.0, 1.0):
         return found
-    value, promise = found.value, found.value + held
     _, low, high = share_interval(held, len(rows), level)
-    low, high = promise - high, promise - low
-    if rows.fixed_promise:
-        return Interval(value, low, high)
-    return Interval(value, min(found.low, low), max(found.high, high))
+    low, high = found.value + held - high, found.value + held - low
+    if rows.promise.dim():
+        low, high = min(found.low, low), max(found.high, high)
+    return Interval(found.value, low, high)
+
+
+def _ours(metric: Metric, p: Prediction) -> OfTasks | None:
+    """What one of our metrics is made from; ``None`` for others, which go resample by resample."""
+    plain = metric.func if isinstance(metric, partial) and not metric.args else metric
+    found = METRICS.get(plain)
+    fits = found is not None and p.kind in found.limits and (p.width == 1 or p.mean_of_parts)
+    return found if fits else None
+
+
+def _one_by_one(metric: Metric, p: Prediction, counts: Tensor) -> Tensor:
+    """A user's metric on each resample ``[R]``."""
+    numbers = torch.arange(len(p))
+    drawn = (numbers.repeat_interleave(count) for count in counts.long())
+    return torch.tensor([float(metric(p[rows])) for rows in drawn], dtype=torch.float64)
 
 
 def check_sampling(resamples: int, level: float) -> None:
@@ -162,10 +190,8 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
 
     ``beside`` counts further rows that are resampled at the same time, for equal blocks.
     """
-    block = max(1, _CHUNK // (rows + beside))
-    if rows * resamples <= _CACHED:
-        return (part.double() for part in _cached(rows, resamples, seed).split(block))
-    return (part.double() for part in _drawn(rows, resamples, seed, block))
+    draw = _cached if rows * resamples <= _CACHED else _drawn
+    return map(torch.Tensor.double, draw(rows, resamples, seed, max(1, _CHUNK // (rows + beside))))
 
 
 def resampled_pairs(
@@ -177,10 +203,9 @@ def resampled_pairs(
 
 
 @lru_cache(maxsize=8)
-def _cached(rows: int, resamples: int, seed: int) -> Tensor:
-    """All counts ``[R, m]``; many metrics ask for the same."""
-    blocks = _drawn(rows, resamples, seed, max(1, _CHUNK // rows))
-    return torch.cat([block.short() for block in blocks])
+def _cached(*key: int) -> list[Tensor]:
+    """All blocks at once; many metrics ask for the same."""
+    return list(_drawn(*key))
 
 
 def _drawn(rows: int, resamples: int, seed: int, block: int) -> Iterator[Tensor]:
@@ -189,27 +214,4 @@ def _drawn(rows: int, resamples: int, seed: int, block: int) -> Iterator[Tensor]
         size = min(block, resamples - start)
         drawn = torch.randint(rows, (size, rows), generator=generator)
         drawn += torch.arange(size).unsqueeze(1) * rows
-        yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
-
-
-def resampled(metric: Metric, rows: AnyRows) -> Tensor:
-    """One of our metrics in each resample ``[R]`` of weighted rows."""
-    return cast(Tensor, metric(rows))
-
-
-def _one_by_one(metric: Metric, counts: Tensor, p: Prediction) -> Tensor:
-    """A user's metric on each resample ``[R]``."""
-    numbers = torch.arange(counts.size(1))
-    drawn = (numbers.repeat_interleave(count) for count in counts.long())
-    return torch.tensor([float(metric(p[rows])) for rows in drawn], dtype=torch.float64)
-
-
-def _unwrap(metric: Metric) -> Metric:
-    while isinstance(metric, partial) and not metric.args:
-        metric = metric.func
-    return metric
-
-
-def _limits(metric: Metric, rows: AnyRows) -> Limits | None:
-    """What one of our metrics can be; ``None`` for a user's own, which go resample by resample."""
-    return METRICS.get(_unwrap(metric), {}).get(rows.p.kind)
+        yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows).short()

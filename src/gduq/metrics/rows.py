@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+)
 
 import torch
 from torch import Tensor
 
 from gduq._checks import check_int
 from gduq.errors import InputError
-from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
+from gduq.prediction import ClassPrediction, Prediction, ValuePrediction
 from gduq.prediction.mixture import weights_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["AnyRows", "ClassRows", "LabelRows", "Predicted", "ValueRows", "metric", "read",
-           "rows_of"]  # fmt: skip
+__all__ = ["METRICS", "ClassRows", "Task", "ValueRows", "metric", "over_tasks", "read",
+           "read_one"]  # fmt: skip
 
 PROMISED = 0.9  # of the truth is what intervals of values are to hold
 FEWEST = 5  # rows of a class below which a ranking has no interval
@@ -28,34 +37,35 @@ P = TypeVar("P", bound=Prediction)
 
 
 class Rows(Generic[P]):
-    """m rows, each counted once, or ``counts`` ``[R, m]`` times in each of R resamples, float64."""
+    """The m rows of one task that know it, each counted once or as often as resamples draw it.
 
-    def __init__(self, p: P, counts: Tensor | None = None) -> None:
-        self.p, self.counts = p, counts
+    A task is a choice of classes, one label (of two classes) or one value.
+
+    Args:
+        p: Predictions of these rows about that task alone.
+        known: Which rows of all these are.
+    """
+
+    def __init__(self, p: P, known: Tensor | slice) -> None:
+        self.p, self.known = p, known
+        self.weights = torch.ones(1, len(p)).double()  # [R, m], how often each row counts
 
     def __len__(self) -> int:
         return len(self.p)
 
     def weighted(self, counts: Tensor) -> Self:
-        """The same rows with other counts; what is known per row is shared."""
+        """As all rows are counted ``[R, n]``; what was found per row is shared."""
         other = copy.copy(self)
-        other.counts = counts
+        other.weights = counts[:, self.known]
         return other
-
-    @property
-    def weights(self) -> Tensor:
-        """How often each row counts ``[R, m]``; R is 1 where each counts once."""
-        return torch.ones(1, len(self)).double() if self.counts is None else self.counts
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value per row ``[m]`` in each resample ``[R]``."""
-        weights = self.weights
-        return weights @ values.double() / weights.sum(dim=1)
+        return self.weights @ values.double() / self.weights.sum(dim=1)
 
     def sums(self, group: Tensor, groups: int, *values: Tensor) -> list[Tensor]:
         """How many rows each group has, and sums of values over them, ``[R, groups]`` each."""
-        weights = self.weights
-        parts = [weights, *(weights * v.double() for v in values)]
+        parts = [self.weights, *(self.weights * v.double() for v in values)]
         return [part.new_zeros(len(part), groups).index_add_(1, group, part) for part in parts]
 
     def by(self, scores: Tensor, *values: Tensor) -> list[Tensor]:
@@ -66,8 +76,6 @@ class Rows(Generic[P]):
 
 class ClassRows(Rows[ClassPrediction]):
     """m rows of classes."""
-
-    fixed_promise = False
 
     @property
     def has_rare_class(self) -> bool:
@@ -87,13 +95,13 @@ class ClassRows(Rows[ClassPrediction]):
 
     @property
     def held(self) -> Tensor:
-        """1.0 where the answer is right ``[m]``: the most likely class, or as a threshold says."""
+        """1.0 where the most likely class is the true one ``[m]``, as confidence promises."""
         return self.p.correct.double()
 
-    @cached_property
-    def top_correct(self) -> Tensor:
-        """1.0 where the most likely class, that of ``confidence``, is the true one ``[m]``."""
-        return (self.p.log_probs.argmax(dim=-1) == self.labels).double()
+    @property
+    def promise(self) -> Tensor:
+        """How often that is to be ``[m]``."""
+        return self.p.confidence.double()
 
     @property
     def nll(self) -> Tensor:
@@ -106,14 +114,17 @@ class ClassRows(Rows[ClassPrediction]):
         return self.mean(1.0 - self.p.entropy.double() / math.log(self.p.num_classes))
 
     @property
-    def gap(self) -> Tensor:
-        """Mean confidence minus accuracy ``[R]``."""
-        return self.mean(self.p.confidence.double() - self.top_correct)
-
-    @property
     def uncertainty(self) -> Tensor:
         """What rows are left out by: the larger, the earlier ``[m]``."""
         return -self.p.confidence.double()
+
+    @property
+    def trust(self) -> Tensor:
+        """How often the answer is right, distance to the training data included ``[m]``."""
+        if self.p.trust is None:
+            do = "Predict with a model that gduq.fit has calibrated."
+            raise InputError("predictions with trust", "none", do)
+        return self.p.trust.double()
 
     @property
     def loss(self) -> Tensor:
@@ -121,37 +132,11 @@ class ClassRows(Rows[ClassPrediction]):
         return 1.0 - self.held
 
 
-class LabelRows(Rows[LabelPrediction]):
-    """m rows of labels, each a task of two classes on the rows where it is known."""
-
-    @cached_property
-    def _parts(self) -> list[tuple[Tensor, ClassRows]]:
-        """Of every label known somewhere: which rows know it, and these rows."""
-        target, found = self.p.target, []
-        for t in range(self.p.num_labels):
-            unknown = torch.zeros(len(self)) if target is None else target[:, t].isnan()
-            known = (unknown == 0).nonzero().flatten()
-            if len(known):
-                found.append((known, ClassRows(self.p.column(t))))
-        return found
-
-    @property
-    def parts(self) -> list[ClassRows]:
-        """One after the other, counted as the rows are."""
-        if self.counts is None:
-            return [rows for _, rows in self._parts]
-        return [rows.weighted(self.counts[:, known]) for known, rows in self._parts]
-
-    @property
-    def has_rare_class(self) -> bool:
-        """Whether one of them has."""
-        return any(rows.has_rare_class for rows in self.parts)
-
-
 class ValueRows(Rows[ValuePrediction]):
     """m rows of one value; what is known per row is ``[m]`` and float64."""
 
-    fixed_promise = True  # the gap is a constant minus a share of rows
+    promise = torch.tensor(PROMISED, dtype=torch.float64)  # how often an interval is to hold
+    has_rare_class = False
 
     @cached_property
     def error(self) -> Tensor:
@@ -193,11 +178,6 @@ class ValueRows(Rows[ValuePrediction]):
         """1.0 where the 90 % interval holds the truth."""
         return (self.depth <= PROMISED).double()
 
-    @property
-    def gap(self) -> Tensor:
-        """0.9 minus the coverage of the 90 % intervals ``[R]``."""
-        return PROMISED - self.mean(self.held)
-
     @cached_property
     def crps(self) -> Tensor:
         r"""Of a Gaussian mixture, :math:`E|X - y| - \frac12 E|X - X'|`; all these are Gaussian."""
@@ -231,40 +211,39 @@ def folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     return deviation * density + mean * torch.erf(ratio / math.sqrt(2.0))
 
 
-R = TypeVar("R", bound=ClassRows | ValueRows)
-AnyRows: TypeAlias = ClassRows | LabelRows | ValueRows
-Predicted: TypeAlias = Prediction | AnyRows  # what metrics take
-_ROWS: dict[str, type[AnyRows]] = {
-    "classes": ClassRows, "labels": LabelRows, "values": ValueRows}  # fmt: skip
+Task: TypeAlias = ClassRows | ValueRows
+R = TypeVar("R", bound=Rows[Any])
+_ROWS: dict[str, type[Task]] = {"classes": ClassRows, "values": ValueRows}
 
 
-def read(p: Predicted) -> AnyRows:
-    """The rows of a prediction of any kind."""
-    if isinstance(p, Rows):
-        return p
+def read(p: Prediction) -> list[Task]:
+    """The tasks of a prediction of any kind that some row knows (without targets: all of them)."""
     if not isinstance(p, Prediction):
         raise InputError("a Prediction", type(p).__name__, "Of logits: ClassPrediction(logits, y).")
     if len(p) == 0:
         raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
-    return _ROWS[p.kind](p if p.samples.device.type == "cpu" else p.to("cpu"))  # type: ignore[arg-type]
+    p = p if p.samples.device.type == "cpu" else p.to("cpu")
+    parts, tasks = list(p.parts().values()), []
+    unknown = torch.zeros(len(p), len(parts)) if p.target is None else p.target.isnan()
+    for part, gaps in zip(parts, unknown.view(len(p), -1).T, strict=True):
+        known = (gaps == 0).nonzero().flatten() if gaps.any() else slice(None)
+        if len(part):
+            tasks.append(_ROWS[part.kind](part, known))  # type: ignore[arg-type]
+    return tasks
 
 
-def rows_of(p: Predicted, *kinds: type[R], labelled: bool = True) -> R:
-    """`read`, of classes or of one value per row."""
-    rows = read(p)
-    if isinstance(rows, LabelRows):
-        raise InputError("one label at a time", rows.p.size, "Take p.column(t).")
-    if not isinstance(rows, kinds):
-        about = " or ".join(name for name, cls in _ROWS.items() if cls in kinds)
-        raise InputError(f"a prediction about {about}", f"one about {rows.p.kind}")
-    if rows.p.width > 1 and not rows.p.mean_of_parts:
-        raise InputError("one value per row", rows.p.size, "Take one of them with p.column(t).")
-    if labelled:
-        rows.p.require_target()
-    return rows
+def read_one(p: Prediction, rows: type[R]) -> R:
+    """The only task of a prediction, of that kind."""
+    tasks = read(p)
+    if len(tasks) != 1:
+        raise InputError("one label or value at a time", p.size, "Take p.column(t).")
+    if not isinstance(tasks[0], rows):
+        about = next(name for name, cls in _ROWS.items() if cls is rows)
+        raise InputError(f"a prediction about {about}", f"one about {p.kind}")
+    return tasks[0]
 
 
-def check_bins(rows: AnyRows, bins: int, strict: bool = True) -> None:
+def check_bins(rows: Task, bins: int, strict: bool) -> None:
     """Raise for a number of bins these rows cannot fill."""
     bins = check_int("bins", bins, least=1)
     if strict and len(rows) < bins:
@@ -272,57 +251,66 @@ def check_bins(rows: AnyRows, bins: int, strict: bool = True) -> None:
         raise InputError(f"at least as many rows as bins ({bins})", f"{len(rows)} rows", do)
 
 
-def equal_bins(sums: list[Tensor], bins: int) -> list[Tensor]:
-    """Counts and sums of `Rows.by` in bins of equally many rows, which share ties ``[R, B]``."""
-    upto = [torch.nn.functional.pad(part.cumsum(dim=1), (1, 0)) for part in sums]
-    total, number = upto[0][:, -1:].long(), torch.arange(bins + 1)
-    cuts = (number * (total // bins) + torch.minimum(number, total % bins)).double()
-    end = torch.searchsorted(upto[0], cuts).clamp_min(1)
-    below, above = upto[0].gather(1, end - 1), upto[0].gather(1, end)
-    share = (cuts - below) / (above - below).clamp_min(1.0)
-    found = []
-    for part in upto:
-        below, above = part.gather(1, end - 1), part.gather(1, end)
-        found.append((below + share * (above - below)).diff(dim=1))
-    return found
+def equal_bins(
+    rows: Task, scores: Tensor, values: Sequence[Tensor], bins: int, strict: bool
+) -> tuple[Tensor, ...]:
+    """Counts and sums of values in bins of equally many rows by score, which share ties, ``[R, B]``
+    each; without ``strict`` there are fewer bins where there are fewer rows."""
+    check_bins(rows, bins, strict)
+    sums = torch.stack(rows.by(scores, *values)).cumsum(dim=2)
+    upto = torch.nn.functional.pad(sums, (1, 0))
+    total, number = upto[0, :, -1:].long(), torch.arange(min(bins, len(rows)) + 1)
+    cuts = (number * (total // number[-1]) + torch.minimum(number, total % number[-1])).double()
+    end = torch.searchsorted(upto[0], cuts).clamp_min(1).expand(len(upto), -1, -1)
+    below, above = upto.gather(2, end - 1), upto.gather(2, end)
+    share = (cuts - below[0]) / (above[0] - below[0]).clamp_min(1.0)
+    return (below + share * (above - below)).diff(dim=2).unbind()
 
 
-Limits = tuple[float, float]
 UNIT, POSITIVE, ANY = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
-METRICS: dict[Callable[..., float], dict[str, Limits]] = {}  # our own, with their limits by kind
+Limits = tuple[float, float]
 Options = ParamSpec("Options")
+Function: TypeAlias = Callable[Concatenate[R, Options], Tensor]
+Metric: TypeAlias = Callable[Concatenate[Prediction, Options], float]
 
 
-def metric(
-    labelled: bool = True, **limits: Limits
-) -> Callable[
-    [Callable[Concatenate[R, Options], Tensor]], Callable[Concatenate[Predicted, Options], float]
-]:
-    """Make a function of rows a metric of predictions, which `bootstrap` resamples all at once.
+class OfTasks(NamedTuple):
+    """What a metric is made from: a function of one task, and what it can be, by kind."""
 
-    ``limits`` says what it can be, of ``classes`` (and labels) and ``values``; ``labelled`` whether
-    it needs the truth. Of labels it is the mean over those for which it is defined; NaN if that is
-    none. Of weighted rows it gives one number per resample, ``[R]``.
+    function: Callable[..., Tensor]
+    limits: dict[str, Limits]
+
+
+METRICS: dict[Callable[..., float], OfTasks] = {}  # our own
+
+
+def metric(**limits: Limits) -> Callable[[Function[R, Options]], Metric[Options]]:
+    """Make a function of a task a metric of predictions, which `bootstrap` resamples all at once.
+
+    ``limits`` says what it can be, of ``classes`` (and labels) and ``values``.
     """
+    if "classes" in limits:
+        limits["labels"] = limits["classes"]
 
-    def mark(
-        function: Callable[Concatenate[R, Options], Tensor],
-    ) -> Callable[Concatenate[Predicted, Options], float]:
-        kinds = cast(list[type[R]], [_ROWS[name] for name in limits])
-
+    def mark(function: Function[R, Options]) -> Metric[Options]:
         @wraps(function)
-        def measured(p: Predicted, /, *args: Options.args, **options: Options.kwargs) -> float:
-            rows = read(p)
-            parts = rows.parts if isinstance(rows, LabelRows) else [rows]
-            read_parts = (rows_of(part, *kinds, labelled=labelled) for part in parts)
-            each = [function(part, *args, **options) for part in read_parts]
-            none = torch.full((len(rows.weights),), math.nan)
-            found = torch.stack(each or [none]).double().nanmean(dim=0)
-            return float(found) if rows.counts is None else cast(float, found)
+        def measured(p: Prediction, /, *args: Options.args, **options: Options.kwargs) -> float:
+            tasks = read(p)
+            if p.kind not in limits:
+                raise InputError(f"a prediction about {' or '.join(limits)}", f"one of {p.kind}")
+            if p.width > 1 and not p.mean_of_parts:
+                raise InputError("one value per row", p.size, "Take one of them with p.column(t).")
+            return float(over_tasks(function, tasks, *args, **options))
 
-        if "classes" in limits:
-            limits["labels"] = limits["classes"]
-        METRICS[measured] = limits
+        METRICS[measured] = OfTasks(function, limits)
         return measured
 
     return mark
+
+
+def over_tasks(
+    function: Callable[..., Tensor], tasks: Sequence[Task], *args: object, **options: object
+) -> Tensor:
+    """The mean over the tasks for which it is defined, in each resample ``[R]``, else NaN."""
+    each = [function(rows, *args, **options) for rows in tasks]
+    return torch.stack(each or [torch.full((1,), math.nan)]).double().nanmean(dim=0)

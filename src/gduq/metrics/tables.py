@@ -1,28 +1,27 @@
-"""Which metrics a kind has; metrics of groups of rows; thresholds of labels."""
+"""Which metrics a kind has; metrics of groups of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gduq._checks import check_int
 from gduq.errors import InputError
 from gduq.metrics import classes, values
 from gduq.metrics.resampling import Metric, bootstrap_all
-from gduq.prediction import LabelPrediction, Prediction
+from gduq.prediction import Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import ArrayLike
 
-__all__ = ["label_thresholds", "measures", "subgroups"]
+__all__ = ["measures", "subgroups"]
 
-_OPTIONS: dict[str, tuple[Metric, dict[str, Any]]] = {  # measures that are metrics with options
+_OPTIONS: dict[str, tuple[Metric, dict[str, object]]] = {  # measures that are metrics with options
     "ece_debiased": (classes.ece, {"debias": True}),
     **{f"{f.__name__}_{q}": (f, {"level": q / 100})
        for f in (values.coverage, values.width) for q in (50, 80, 90, 95)},
@@ -57,7 +56,7 @@ def measures(kind: str, bins: int = 15, names: Iterable[str] | None = None) -> d
 
 def subgroups(
     p: Prediction,
-    by: Mapping[str, Tensor | NDArray[Any] | Sequence[Any]],
+    by: Mapping[str, Tensor | ArrayLike],
     *,
     groups: int = 4,
     metrics: Mapping[str, Callable[..., float]] | None = None,
@@ -79,6 +78,7 @@ def subgroups(
         and ``_high``. What is no finite number is a group of its own, "missing".
 
     Example:
+        >>> import torch
         >>> from gduq.prediction import ClassPrediction
         >>> p = ClassPrediction(torch.tensor([[0.0, 1.0]] * 4), torch.tensor([0, 0, 1, 1]))
         >>> table = subgroups(p, {"letter": ["a", "a", "b", "b"]})
@@ -116,40 +116,3 @@ def _named(group: Any) -> str:
     if isinstance(group, float):
         return "missing" if np.isnan(group) else f"{group:g}"
     return str(group)
-
-
-def label_thresholds(p_val: LabelPrediction) -> Tensor:
-    """Thresholds with the best balanced accuracy of each label on validation rows.
-
-    One half stays where no threshold does better, and for labels that are not known to be both
-    "yes" and "no". Of equally good ones the nearest to one half is taken.
-
-    Args:
-        p_val: Predictions with targets, of rows the model was not trained on.
-
-    Returns:
-        ``[T]``, for `gduq.LabelPrediction.with_thresholds`.
-
-    Example:
-        >>> logits = torch.tensor([[-4.0], [-3.0], [-2.0], [-1.0]])
-        >>> p = LabelPrediction(logits, torch.tensor([[0.0], [0.0], [1.0], [1.0]]))
-        >>> p.with_thresholds(label_thresholds(p)).label.flatten()
-        tensor([False, False,  True,  True])
-    """
-    from sklearn.metrics import roc_curve
-
-    if not isinstance(p_val, LabelPrediction):
-        raise InputError("predictions about labels", type(p_val).__name__)
-    found = torch.full((p_val.num_labels,), 0.5, dtype=p_val.probs.dtype)
-    for t in range(p_val.num_labels):
-        truth = p_val.column(t).require_target().cpu()
-        probs = p_val.probs[p_val.known[:, t], t].cpu().numpy()
-        if len(truth.unique()) < 2:
-            continue
-        false, true, cuts = roc_curve(truth, probs, drop_intermediate=False)
-        low, high = np.append(cuts[1:], 0.0), np.minimum(cuts, 1.0)  # "yes" begins in between
-        middle = np.where((low <= 0.5) & (high > 0.5), 0.5, (low + high) / 2).astype(probs.dtype)
-        middle = np.where(middle < high, middle, low)  # neighbours have no number in between
-        best = middle[true - false >= (true - false).max() - 1e-12]
-        found[t] = float(best[np.abs(best - 0.5).argmin()])
-    return found.to(p_val.probs.device)

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.metrics.resampling import check_level, wilson
-from gduq.metrics.rows import (
-    POSITIVE,
-    ValueRows,
-    check_bins,
-    equal_bins,
-    metric,
-    rows_of,
-)
+from gduq.metrics.rows import POSITIVE, ValueRows, equal_bins, metric, read_one
 from gduq.prediction import ValuePrediction
 
 __all__ = ["CalibrationCurve", "calibration_curve", "coverage", "crps", "ence", "mae",
@@ -89,7 +82,7 @@ def coverage(p: ValueRows, level: float = 0.9) -> Tensor:
     return p.mean(p.depth <= check_level(level))
 
 
-@metric(labelled=False, values=POSITIVE)
+@metric(values=POSITIVE)
 def width(p: ValueRows, level: float = 0.9) -> Tensor:
     """Mean length of the central intervals of that level, in the units of the values; no truth."""
     return p.mean(p.width(check_level(level)))
@@ -106,7 +99,7 @@ class CalibrationCurve(NamedTuple):
 
 def calibration_curve(p: ValuePrediction) -> CalibrationCurve:
     """`coverage` at 100 levels, 0 and 1 among them; below the diagonal intervals are too narrow."""
-    rows = rows_of(p, ValueRows)
+    rows = read_one(p, ValueRows)
     share = _shares(rows).squeeze(0)
     ends = wilson(share, torch.full_like(share, len(rows)), 0.95)
     return CalibrationCurve(_LEVELS, share, *ends)
@@ -132,9 +125,7 @@ def ence(p: ValueRows, *, bins: int = 10, strict: bool = True) -> Tensor:
     :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022). ``strict=False`` takes as many
     bins as there are rows where there are fewer.
     """
-    check_bins(p, bins, strict)
-    sums = p.by(p.variance, p.variance, p.loss)
-    count, variance, loss = equal_bins(sums, min(bins, len(p)))
+    count, variance, loss = equal_bins(p, p.variance, [p.variance, p.loss], bins, strict)
     deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
     return ((deviation - error).abs() / deviation).mean(dim=-1)
 

@@ -1,28 +1,27 @@
-"""`Ensemble` and `Stack`: models that answer together."""
+"""Mixtures: `Ensemble` and `Stack` of several models, `MCDropout` of several passes of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from gduq._checks import check_int
 from gduq.errors import InputError
-from gduq.graphs import Rows
-from gduq.models.network import Network
-from gduq.models.predictor import ModelFactory, ModelOutput, Predictor
+from gduq.graphs import Graph
+from gduq.models.network import Network, fingerprint
+from gduq.models.predictor import ModelFactory, ModelOutput, Predictor, Spec
+from gduq.nn.layers import ForcedDropout
 from gduq.prediction.mixture import weights_of
-from gduq.tracing.call import Call
-from gduq.tracing.trunk import Trunk
+from gduq.tracing.call import Call, evaluating
 
 if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Ensemble", "Stack", "inner_spec", "mixture", "seeded"]
+__all__ = ["Ensemble", "MCDropout", "Stack", "mixture"]
 
 
 class Ensemble(Predictor):
@@ -31,32 +30,31 @@ class Ensemble(Predictor):
     `gduq.fit` trains the members one by one, and calibrates them together.
 
     Args:
-        members: Networks (plain or anchored), each with an initialisation of its own; or a
-            function that makes one from a seed (which is torch's global seed, too, while it runs).
-        size: How many to make, where ``members`` is a function.
+        members: Networks (plain or anchored), each with an initialisation of its own.
         call: As in `gduq.anchor`, for plain networks.
 
     Example:
         >>> from torch_geometric.data import Data
         >>> from gduq.nn import GNN
-        >>> def make(seed):
-        ...     return GNN(4, 8, 3, num_layers=2)
+        >>> nets = [GNN(4, 8, 3, num_layers=2) for _ in range(3)]
         >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
-        >>> Ensemble(make, size=3).sample(graph).shape
+        >>> Ensemble(nets).sample(graph).shape
         torch.Size([3, 1, 3])
     """
 
-    kind: ClassVar[str] = "Ensemble"
     shares: Tensor | None
 
-    def __init__(
-        self,
-        members: Iterable[nn.Module] | Callable[[int], nn.Module],
-        size: int | None = None,
-        call: Call | None = None,
-    ) -> None:
-        networks = _make(members, size)
-        _check_independent(networks)
+    def __init__(self, members: Iterable[nn.Module], call: Call | None = None) -> None:
+        several = not isinstance(members, nn.Module) or isinstance(members, nn.ModuleList)
+        networks = list(members) if several and isinstance(members, Iterable) else []
+        if not networks or any(not isinstance(net, nn.Module) for net in networks):
+            raise InputError("several torch modules as members", f"{members!r:.80}")
+        prints = [fingerprint(net) for net in networks]
+        alike = [i for i, one in enumerate(prints) if one and one in prints[:i]]
+        if alike:
+            got = f"members {prints.index(prints[alike[0]])} and {alike[0]} with equal weights"
+            do = "Build each anew under another seed instead of copying one."
+            raise InputError("members with initialisations of their own", got, do)
         self._init(net if isinstance(net, Predictor) else Network(net, call) for net in networks)
 
     def _init(self, members: Iterable[nn.Module], shares: Tensor | None = None) -> Self:
@@ -69,51 +67,39 @@ class Ensemble(Predictor):
     def parts(self) -> Mapping[str, Predictor]:
         return {f"member-{i}": member for i, member in enumerate(self)}
 
-    @property
-    def row_kind(self) -> Rows | None:
-        return next((member.row_kind for member in self), None)
+    def __iter__(self) -> Iterator[Predictor]:
+        return (cast(Predictor, member) for member in self.members)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.members)
-
-    def forward(self, graph: Any) -> Tensor:
-        """Outputs ``[rows, O]``, averaged over the members (each in its current mode)."""
-        return torch.stack([member(graph) for member in self]).mean(dim=0)
-
-    def forward_samples(self, graph: Any, features: bool = False) -> ModelOutput:
+    def forward_samples(self, graph: Graph, features: bool = False) -> ModelOutput:
         """The hypotheses of all members, of which each counts by its share, however many it has.
         The representation is that of the first member that has one.
 
-        A trunk that several members stand on runs once.
+        A network in front of the heads of several members runs once.
         """
-        trunks = [member.trunk for member in self]
-        runs: dict[Trunk, tuple[Tensor, Tensor]] = {}
+        places = [_place(member) for member in self]
+        runs: dict[object, list[Tensor]] = {}  # representation and outputs, of rows that count
         found: list[ModelOutput] = []
-        for member, trunk in zip(self, trunks, strict=True):
-            if trunk is None or not trunk.has_head or trunks.count(trunk) == 1:
+        for member, place in zip(self, places, strict=True):
+            trunk = member.trunk
+            if trunk is None or place is None or places.count(place) == 1:
                 asks = features and all(one.features is None for one in found)
                 found.append(member.forward_samples(graph, asks))
                 continue
-            if trunk not in runs:
+            if place not in runs:
                 with torch.no_grad():
-                    h, outputs = trunk.run(graph)
-                runs[trunk] = trunk.labelled(h, graph), trunk.labelled(outputs, graph)
-            h, outputs = runs[trunk]
+                    runs[place] = [trunk.labelled(rows, graph) for rows in trunk.run(graph)]
+            h, outputs = runs[place]
             found.append(ModelOutput(member.from_rows(h, outputs), h))
         shapes = [list(one.outputs.shape[1:]) for one in found]
         if any(shape != shapes[0] for shape in shapes):
             raise InputError("members with equal rows and outputs", f"[rows, outputs] of {shapes}")
         return mixture(self, found, self.shares)
 
-    def check_ready(self) -> None:
-        for member in self:
-            member.check_ready()
-
-    def spec(self) -> dict[str, Any]:
-        return {"kind": self.kind, "members": [inner_spec(member) for member in self]}
+    def _spec(self) -> Spec:
+        return {"members": [member.spec() for member in self]}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Self:
+    def from_spec(cls, spec: Spec, factory: ModelFactory) -> Self:
         made = (factory.model(member) for member in spec["members"])
         return cls.__new__(cls)._init(made)  # members have equal weights until they are filled
 
@@ -134,15 +120,13 @@ class Stack(Ensemble):
         leaderboard: What `gduq.choose` found out about every candidate, a table; or ``None``.
     """
 
-    kind: ClassVar[str] = "Stack"
     shares: Tensor
 
     def __init__(self, members: Sequence[Predictor], shares: Sequence[float] | Tensor) -> None:
         given = torch.as_tensor(shares, dtype=torch.float64)
-        if not members or given.shape != (len(members),):
-            raise InputError("one weight per member", f"{len(given)} for {len(members)} members")
-        if not (bool((given >= 0).all()) and abs(float(given.sum()) - 1) <= 1e-6):
-            raise InputError("weights of at least 0 with a sum of 1", given.tolist())
+        fits = given.shape == (len(members),) and bool((given >= 0).all())
+        if not (fits and abs(float(given.sum()) - 1) <= 1e-6):
+            raise InputError("a weight per member, 0 or more, with a sum of 1", given.tolist())
         self._init(members, given / given.sum())
         first = members[0].target
         self.target = None if first is None else first.combined()
@@ -152,24 +136,15 @@ class Stack(Ensemble):
     def parts(self) -> Mapping[str, Predictor]:
         return {}  # they are trained already
 
-    def forward(self, graph: Any) -> Tensor:
-        """Log-probabilities are of the mixture only: see `gduq.predict`."""
-        raise InputError("gduq.predict(model, data) for a stack", "model(graph)")
-
-    def spec(self) -> dict[str, Any]:
-        trunks, board = [member.trunk for member in self], self.leaderboard
-        shared = [None if trunk is None else trunks.index(trunk) for trunk in trunks]
+    def _spec(self) -> Spec:
+        places, board = [_place(member) for member in self], self.leaderboard
+        shared = [None if place is None else places.index(place) for place in places]
         table = None if board is None else board.to_dict("records")
-        return {**super().spec(), "shared": shared, "leaderboard": table}
+        return {**super()._spec(), "shared": shared, "leaderboard": table}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Self:
-        members: list[Predictor] = []
-        for inner, first in zip(spec["members"], spec["shared"], strict=True):
-            member = factory.model(inner)
-            if first is not None and first < len(members):
-                member.share_trunk(members[first].trunk)
-            members.append(member)
+    def from_spec(cls, spec: Spec, factory: ModelFactory) -> Self:
+        members = [factory.model(member) for member in spec["members"]]
         stack = cls(members, [1 / len(members)] * len(members))
         if spec["leaderboard"] is not None:
             import pandas as pd
@@ -180,6 +155,62 @@ class Stack(Ensemble):
     def __repr__(self) -> str:
         pairs = zip(self.shares.tolist(), self, strict=True)
         return f"Stack({', '.join(f'{share:.2f} {member!r}' for share, member in pairs)})"
+
+
+class MCDropout(Predictor):
+    """A network whose dropout stays on in prediction (Gal & Ghahramani, ICML 2016).
+
+    Every dropout call is caught, functional ones and attention's own included; everything else,
+    BatchNorm above all, stays in evaluation mode. Masks are drawn for a whole batch at once: what
+    a graph gets depends on the graphs it is predicted together with.
+
+    Args:
+        net: Any network with dropout, plain or anchored.
+        num_samples: Passes; an anchored network gives its whole bank in each.
+        seed: The masks are the same in every call of `sample`.
+        call: As in `gduq.anchor`, for a plain network.
+    """
+
+    def __init__(
+        self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
+    ) -> None:
+        super().__init__()
+        self.net = net if isinstance(net, Predictor) else Network(net, call)
+        self.num_samples, self.seed = check_int("num_samples", num_samples, 1), seed
+
+    @property
+    def parts(self) -> Mapping[str, Predictor]:
+        return {"net": self.net}
+
+    def forward_samples(self, graph: Graph, features: bool = False) -> ModelOutput:
+        """Outputs with fresh dropout masks in each pass; the representation is without dropout."""
+        self.net.locate(graph)
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices=devices), evaluating(self):
+            torch.manual_seed(self.seed)
+            with ForcedDropout() as dropout:
+                passes = [self.net.forward_samples(graph) for _ in range(self.num_samples)]
+        if dropout.calls == 0:
+            got = f"{self.net!r}, which drops nothing"
+            raise InputError("a network with dropout", got, "Build it with dropout > 0.")
+        rows = self.net.forward_samples(graph, True).features if features else None
+        return mixture([self.net] * len(passes), passes)._replace(features=rows)
+
+    def _spec(self) -> Spec:
+        return {"num_samples": self.num_samples, "seed": self.seed, "model": self.net.spec()}
+
+    @classmethod
+    def from_spec(cls, spec: Spec, factory: ModelFactory) -> MCDropout:
+        return cls(factory.model(spec["model"]), spec["num_samples"], spec["seed"])
+
+    def __repr__(self) -> str:
+        return f"MCDropout({self.net!r}, num_samples={self.num_samples})"
+
+
+def _place(member: Predictor) -> tuple[nn.Module, str] | None:
+    """The network in front of a model's head, and where that is; ``None`` without."""
+    trunk = member.trunk
+    return None if trunk is None or not trunk.has_head else (trunk.net, trunk.path)
 
 
 def mixture(
@@ -197,41 +228,3 @@ def mixture(
         shares = outputs.new_full((len(answers),), 1 / len(answers), dtype=torch.float64)
     own = (weights_of(one.outputs, one.weights).to(shares) for one in answers)
     return ModelOutput(outputs, rows, torch.cat([s * w for s, w in zip(shares, own, strict=True)]))
-
-
-def inner_spec(model: Predictor) -> dict[str, Any]:
-    """The spec of a model inside another, with what it answers for."""
-    target = None if model.target is None else model.target.spec()
-    return {**model.spec(), "target": target}
-
-
-def seeded(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
-    """A network made under a seed; torch's global state comes back as it was."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        return make(seed)
-
-
-def _make(
-    members: Iterable[nn.Module] | Callable[[int], nn.Module], size: int | None
-) -> list[nn.Module]:
-    if isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList):
-        raise InputError("several networks, or a function that makes one from a seed", "one")
-    if callable(members) and not isinstance(members, nn.ModuleList):
-        networks = [seeded(members, seed) for seed in range(check_int("size", size, 1))]
-    else:
-        networks = list(members)
-    strange = [type(n).__name__ for n in networks if not isinstance(n, nn.Module)]
-    if strange or not networks:
-        raise InputError("members that are torch modules", strange[0] if strange else "none")
-    return networks
-
-
-def _check_independent(members: Sequence[nn.Module]) -> None:
-    weights = [list(member.parameters()) for member in members]
-    for (i, one), (j, two) in combinations(enumerate(weights), 2):
-        alike = one and [p.shape for p in one] == [p.shape for p in two]
-        if alike and all(torch.equal(a, b.to(a)) for a, b in zip(one, two, strict=True)):
-            got = f"members {i} and {j} with equal weights"
-            do = "Build each anew under another seed instead of copying one."
-            raise InputError("members with initialisations of their own", got, do)

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.graphs import Rows, label_rows, structure_of, targets
+from gduq.graphs import Graph, Rows, label_rows, structure_of, targets
 from gduq.ood.nearest import Novelty
+from gduq.ood.trust import Trust
 from gduq.prediction.base import Calibrate
-from gduq.tracing.call import evaluating
+from gduq.prediction.target import Target
+from gduq.tracing.call import Call, evaluating
+from gduq.tracing.trunk import Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gduq.prediction.target import Target
-    from gduq.tracing.trunk import Trunk
-
-__all__ = ["KINDS", "CachedRows", "Calibrate", "DrawAnchors", "ModelFactory", "ModelOutput",
-           "Predictor", "TrainHeads"]  # fmt: skip
+__all__ = ["CachedRows", "Calibrate", "DrawAnchors", "ModelFactory", "ModelOutput",
+           "Predictor", "Spec", "TrainHeads"]  # fmt: skip
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
-KINDS: dict[str, type[Predictor]] = {}  # of models, by the names that bundles have for them
+Spec: TypeAlias = dict[str, Any]  # of a model, as JSON holds it
 
 
 class ModelOutput(NamedTuple):
@@ -54,10 +54,7 @@ DrawAnchors = Callable[[int, torch.Generator], Tensor]  # so many anchors [count
 
 
 class TrainHeads(Protocol):
-    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows.
-
-    All of them stay where there is no bank.
-    """
+    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows."""
 
     def __call__(
         self,
@@ -66,7 +63,7 @@ class TrainHeads(Protocol):
         target: Target,
         draw: DrawAnchors,
         draws: int = 1,  # anchors per row and step
-        bank: Tensor | None = None,  # anchors to validate with [K, d]; the most likely head stays
+        bank: Tensor | None = None,  # anchors to validate with [K, d]: only the best head stays
     ) -> list[nn.Module]: ...
 
 
@@ -81,22 +78,16 @@ class Predictor(nn.Module, ABC):
         novelty_slope: A row of novelty u has ``temperature * exp(novelty_slope * (u - 0.5))`` (of
             values only). A mixture has one of its own, and does not use those of its members.
         novelty: How unlike the training data a representation is.
+        trust: The probability that an answer is right, from what the model says and novelty.
         frozen: Whether a trained network stays as it is, so that training is short.
         starts_trained: Whether training starts from a trained network, and with small steps.
     """
-
-    kind: ClassVar[str]
 
     frozen: bool = False
     starts_trained: bool = False
     temperature: Tensor
     novelty_slope: Tensor
     _calibration: Tensor
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "kind" in vars(cls):
-            KINDS[cls.kind] = cls
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,20 +96,24 @@ class Predictor(nn.Module, ABC):
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("novelty_slope", torch.zeros(()))
         self.register_buffer("_calibration", torch.zeros((), dtype=torch.int64))
-        self.novelty = Novelty()
+        self.novelty, self.trust = Novelty(), Trust()
 
     # -- answers -------------------------------------------------------------------------------
 
+    def forward(self, graph: Graph) -> Tensor:
+        """Outputs ``[rows, O]`` of a model that is one network; of others see `gduq.predict`."""
+        raise InputError(f"gduq.predict(model, data) for {type(self).__name__}", "model(graph)")
+
     @abstractmethod
-    def forward_samples(self, graph: Any, features: bool = False) -> ModelOutput:
+    def forward_samples(self, graph: Graph, features: bool = False) -> ModelOutput:
         """What the model says of a graph, before calibration; in evaluation mode."""
 
-    def sample(self, graph: Any) -> Tensor:
+    def sample(self, graph: Graph) -> Tensor:
         """Calibrated outputs ``[K, m, O]`` of the m rows that count."""
         with evaluating(self):
             return self.calibrated_samples(graph)[0].outputs
 
-    def features(self, graph: Any) -> Tensor | None:
+    def features(self, graph: Graph) -> Tensor | None:
         """The representation of the m rows that count, ``[m, d]``; ``None`` for a model without."""
         with evaluating(self):
             return self.forward_samples(graph, features=True).features
@@ -139,16 +134,19 @@ class Predictor(nn.Module, ABC):
         return self.target.scaled(outputs, temperature, weights)
 
     def calibrated_samples(
-        self, graph: Any, features: bool = False, novelty: bool = False
-    ) -> tuple[ModelOutput, Tensor | None]:
-        """`forward_samples` with the temperature of `gduq.fit`, and novelty of the rows ``[m]``,
-        where it is asked for or the temperature depends on it."""
-        novelty = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
-        found, ranks = self.forward_samples(graph, features=features or novelty), None
-        if novelty and found.features is not None:
-            ranks = self.novelty(found.features, structure_of(graph, self.row_kind))
+        self, graph: Graph, features: bool = False, novelty: bool = False
+    ) -> tuple[ModelOutput, Tensor | None, Tensor | None]:
+        """`forward_samples` with the temperature of `gduq.fit`; where it is asked for or the
+        temperature depends on it, novelty of the rows ``[m]`` and what `Trust` takes off for it."""
+        needed = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
+        found, ranks, excess = self.forward_samples(graph, features=features or needed), None, None
+        if needed and found.features is not None:
+            structure = structure_of(graph, self.row_kind)
+            ranks = self.novelty(found.features, structure)
+            if novelty and self.trust.fitted:
+                excess = self.novelty.excess(found.features, structure)
         outputs = self.calibrated(found.outputs, found.weights, ranks)
-        return found._replace(outputs=outputs), ranks
+        return found._replace(outputs=outputs), ranks, excess
 
     def _formed(self, outputs: Tensor) -> Tensor:
         """What a network gives, in the form that answers have."""
@@ -168,11 +166,11 @@ class Predictor(nn.Module, ABC):
         """What its rows are, once a graph has shown it."""
         if self.trunk is not None:
             return self.trunk.row_kind
-        return next((part.row_kind for part in self.parts.values()), None)
+        return next((m.row_kind for m in self._inner() if m.row_kind is not None), None)
 
-    def share_trunk(self, trunk: Trunk) -> None:
-        """Stand on a trunk that equals the model's own."""
-        raise InputError("a model that stands on a trunk", type(self).__name__)
+    def _inner(self) -> Iterator[Predictor]:
+        """All models inside this one, those that stand on their own and those that do not."""
+        return (m for m in self.modules() if isinstance(m, Predictor) and m is not self)
 
     # -- calibration ---------------------------------------------------------------------------
 
@@ -197,20 +195,20 @@ class Predictor(nn.Module, ABC):
     def note(self) -> None:
         """Keep what is known of a user's network, where the model stands for one."""
 
-    def locate(self, graph: Any) -> None:
+    def locate(self, graph: Graph) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
         for part in self.parts.values():
             part.locate(graph)
 
-    def prepare(self, batches: Any, batch_size: int) -> None:
+    def prepare(self, batches: object, batch_size: int) -> None:
         """Before the first epoch: what has to be known about all training rows."""
 
-    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def loss(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The loss of every row that counts under every draw ``[D, m]``, and how much it counts."""
         raise InputError("a model that is trained by itself", type(self).__name__)
 
     def _losses(
-        self, graph: Any, outputs: Tensor, masked: Tensor | None = None
+        self, graph: Graph, outputs: Tensor, masked: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`loss` from what the network gives of all rows ``[D, rows, O]``."""
         assert self.target is not None
@@ -222,7 +220,7 @@ class Predictor(nn.Module, ABC):
         masked = None if masked is None else masked[:, rows]
         return self.target.weighted_losses(outputs, self.target.check(y, "train"), masked)
 
-    def init_anchors(self, batches: Iterable[Any]) -> None:
+    def init_anchors(self, batches: Iterable[Graph]) -> None:
         """Make the model able to answer, from a few training batches."""
 
     def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
@@ -263,24 +261,29 @@ class Predictor(nn.Module, ABC):
 
     # -- bundles -------------------------------------------------------------------------------
 
+    def spec(self) -> Spec:
+        """What makes the model again, as JSON holds it, and what it answers for."""
+        target = None if self.target is None else self.target.spec()
+        return {"kind": type(self).__name__, "target": target, **self._spec()}
+
     @abstractmethod
-    def spec(self) -> dict[str, Any]:
-        """Settings that make the model again, as JSON holds them; networks under ``"net"``."""
+    def _spec(self) -> Spec:
+        """Settings of the kind; networks under ``"net"``, whether they have a ``"call"``."""
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Predictor:
+    def from_spec(cls, spec: Spec, factory: ModelFactory) -> Predictor:
         """The model that `spec` described, with fresh weights."""
 
     def check_ready(self) -> None:
         """Raise where something is missing that prediction needs."""
-        for part in self.parts.values():
-            part.check_ready()
+        for model in self._inner():
+            model.check_ready()
 
 
 class ModelFactory(Protocol):
     """What a bundle has for the models it makes: networks, inner models and the user's call."""
 
-    def net(self, spec: Any) -> nn.Module: ...
-    def model(self, spec: Any) -> Predictor: ...
-    def call(self, spec: Any) -> Any: ...
+    def net(self, spec: Spec) -> nn.Module: ...
+    def model(self, spec: Spec) -> Predictor: ...
+    def call(self, spec: Spec) -> Call | None: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch_geometric.nn import MessagePassing
 from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import num_graphs, row_batch
-from gduq.nn.gnn_settings import check_sizes
+from gduq.nn.gnn_settings import Config, check_sizes
 from gduq.nn.layers import two_layers
 
 __all__ = ["BondGNN"]
@@ -60,9 +59,7 @@ class BondGNN(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {
-            k: v for k, v in locals().items() if k not in ("self", "__class__")
-        }
+        self.config: Config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         check_sizes(self.config)
         self.atoms = _Categories(ATOMS, hidden_channels)
         self.layers = nn.ModuleList(_BondLayer(hidden_channels, dropout) for _ in range(num_layers))
@@ -93,7 +90,7 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
         super().__init__(aggr="add")
         self.in_channels = channels
         self.bonds = _Categories(BONDS, channels)
-        self.mlp = two_layers(channels, dropout, _Norm)
+        self.mlp = two_layers(channels, dropout)
 
     def forward(self, x: Tensor, edge_index: Tensor, bonds: Tensor) -> Tensor:
         messages = self.propagate(edge_index, x=x, bond=self.bonds(bonds))
@@ -102,16 +99,6 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
 
     def message(self, x_j: Tensor, bond: Tensor) -> Tensor:
         return (x_j + bond).relu()
-
-
-class _Norm(nn.BatchNorm1d):
-    """BatchNorm that takes what it knows where a batch is one atom, which has no variance."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.size(0) > 1:
-            return super().forward(input)
-        known = (self.running_mean, self.running_var, self.weight, self.bias)
-        return nn.functional.batch_norm(input, *known, eps=self.eps)
 
 
 class _Categories(nn.Module):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch_geometric.data import Data
 from torch_geometric.nn.aggr import AttentionalAggregation
 from torch_geometric.nn.resolver import aggregation_resolver
 
-from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import check_graph
 from gduq.graphs.sparse import as_dtype, is_sparse, linear
-from gduq.nn.forced_dropout import ForcedDropout
+from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.gnn_settings import (
     ChainPoint,
+    Config,
     Conv,
     HeadKind,
     Positional,
@@ -25,9 +26,17 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import LAYERS, ConvLayer, GCNLayer, PropagationLayer, Structure, VirtualNode
+from gduq.nn.layers import (
+    LAYERS,
+    ConvLayer,
+    ForcedDropout,
+    GCNLayer,
+    PropagationLayer,
+    Structure,
+    VirtualNode,
+)
 
-__all__ = ["GNN", "as_chain"]
+__all__ = ["GNN", "as_chain", "class_name", "network_from", "network_spec"]
 
 
 class Head(nn.Module):
@@ -56,8 +65,7 @@ class GNN(nn.Module):
     features directly; PNA, GatedGCN and GPS start with a linear encoder.
 
     Args:
-        in_channels: Width of ``x``; 0 when the positional encoding is the only feature; the
-            width of each embedding when ``categories`` is given.
+        in_channels: Width of ``x``; 0 when the positional encoding is the only feature.
         hidden_channels: H.
         out_channels: Classes, or 1 for a binary task with one logit.
         num_layers: L.
@@ -70,8 +78,6 @@ class GNN(nn.Module):
         positional: ``"laplacian"`` joins ``graph.pe`` to the features, with random signs in
             training.
         positional_channels: Width of ``graph.pe``.
-        categories: Number of values of each integer column of ``x``; embeddings are summed.
-        edge_channels: Width of ``edge_attr`` (PNA, GatedGCN, GPS).
         degree: Histogram of node degrees in the training data, needed by PNA
             (``PNAConv.get_degree_histogram``).
         heads: Attention heads of GPS.
@@ -98,21 +104,15 @@ class GNN(nn.Module):
         readout: Readout = "mean",
         positional: Positional | None = None,
         positional_channels: int = 4,
-        categories: Sequence[int] | None = None,
-        edge_channels: int = 0,
         degree: Sequence[int] | Tensor | None = None,
         heads: int = 4,
     ) -> None:
         super().__init__()
-        self.config: dict[str, Any] = {
-            k: v for k, v in locals().items() if k not in ("self", "__class__")
-        }
+        self.config: Config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self.config["degree"] = None if degree is None else [int(d) for d in degree]
-        self.config["categories"] = None if categories is None else [int(c) for c in categories]
         check_settings(self.config)
         self.task: Task = task
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
-        self.embeddings = nn.ModuleList(nn.Embedding(c, in_channels) for c in categories or ())
         self.width = in_channels + (positional_channels if positional == "laplacian" else 0)
         own = LAYERS.get(conv)  # which reads any width
         self.encoder = nn.Linear(self.width, hidden_channels) if own is None else None
@@ -138,10 +138,7 @@ class GNN(nn.Module):
 
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
-        structure = Structure(graph)
-        h = self._encode(self._features(structure))
-        h, _ = self._layers(h, None, structure, 0, len(self.layers))
-        return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
+        return self.head(self.prefix(graph, "readout")[0])  # type: ignore[no-any-return]
 
     # -- the chain, in two parts ---------------------------------------------------------------
 
@@ -151,8 +148,8 @@ class GNN(nn.Module):
         h = self._features(structure)
         if point == "input":
             return h, None
-        stop = len(self.layers) if point == "readout" else int(point)
-        h, state = self._layers(self._encode(h), None, structure, 0, stop)
+        h = h if self.encoder is None else linear(h, self.encoder.weight, self.encoder.bias)
+        h, state = self._layers(h, None, structure, 0, self._number(point))
         return (self._pooled(h, structure), None) if point == "readout" else (h, state)
 
     def suffix(
@@ -167,25 +164,27 @@ class GNN(nn.Module):
             return self.head.rest(z)  # type: ignore[no-any-return]
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
-        mixed, start = self.propagation_layer(point) is not None, _number(point)
+        mixed, start = self.propagation_layer(point) is not None, self._number(point)
         last, stop = self.layers[-1], len(self.layers)
         in_one = isinstance(last, GCNLayer) and isinstance(self.head.rest, nn.Identity)
-        evaluating = not (self.training or self.pool or ForcedDropout.active())
+        evaluating = not (last.training or self.pool or ForcedDropout.active())
         if in_one and evaluating and stop - start > mixed:  # one map of few channels
             h, _ = self._layers(z, state, structure, start, stop - 1, mixed)
             return cast(GCNLayer, last).read_by(cast(nn.Linear, self.head.first), h, structure)
         h, _ = self._layers(z, state, structure, start, stop, mixed)
         return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
 
-    def _reads_first(self, point: ChainPoint) -> bool:
-        """Whether the encoder reads what is at a point."""
-        return point == "input" and self.encoder is not None
+    def _number(self, point: ChainPoint) -> int:
+        """How many layers are before a point."""
+        if isinstance(point, int):
+            return point
+        return 0 if point == "input" else len(self.layers)
 
     def propagation_layer(self, point: ChainPoint) -> PropagationLayer | None:
         """The layer whose operator acts on the map at a point, if there is one."""
-        if point == "readout" or self._reads_first(point):
+        if point == "readout" or (point == "input" and self.encoder is not None):
             return None
-        layer = self.layers[_number(point)]
+        layer = self.layers[self._number(point)]
         return layer if isinstance(layer, PropagationLayer) else None
 
     def release(self, point: ChainPoint, keep: bool) -> nn.Linear | None:
@@ -197,7 +196,7 @@ class GNN(nn.Module):
         if point == "readout":
             taken, self.head.first = self.head.first, None
             return taken
-        if self._reads_first(point):
+        if point == "input" and self.encoder is not None:
             taken, self.encoder = self.encoder, nn.Identity()  # type: ignore[assignment]
             return taken
         layer = self.propagation_layer(point)
@@ -205,13 +204,11 @@ class GNN(nn.Module):
 
     def prefix_modules(self, point: ChainPoint) -> list[nn.Module]:
         """The modules that run before a point and not after it."""
-        if point == "input":
-            return [self.embeddings]
-        stop = len(self.layers) if point == "readout" else int(point)
-        parts: list[nn.Module | None] = [self.embeddings, self.encoder, *self.layers[:stop]]
+        stop = self._number(point)
+        parts = [self.encoder, *self.layers[:stop]] if stop else []
         if point == "readout":
             parts += [self.virtual, self.pool]
-        elif self.virtual is not None:  # its start is read before any layer but the first
+        elif stop and self.virtual is not None:  # any layer but the first reads its start
             parts += [self.virtual.start] if stop == 1 else [self.virtual]
         return [part for part in parts if part is not None]
 
@@ -230,31 +227,23 @@ class GNN(nn.Module):
     def _features(self, structure: Structure) -> Tensor:
         """What the first layer or encoder reads ``[n, d]``; sparse CSR ``x`` stays so."""
         graph, dtype = structure.graph, next(self.parameters()).dtype
-        check_graph(graph, len(self.embeddings) or self.in_channels or None)
+        check_graph(graph, self.in_channels or None)
         if graph.get("edge_index") is None:
             raise InputError("a graph with edge_index", "one with adj_t only")
-        x, attr, channels = graph.get("x"), graph.get("edge_attr"), self.config["edge_channels"]
-        if channels and (attr is None or attr.numel() != graph.num_edges * channels):
-            got = "none" if attr is None else list(attr.shape)
-            raise InputError(f"edge_attr of shape [{graph.num_edges}, {channels}]", got)
-        if self.in_channels and x is None:
+        x: Tensor | None = graph.get("x") if self.in_channels else None
+        if x is None and self.in_channels:
             raise InputError(f"graphs with features x of width {self.in_channels}", "none")
-        if len(self.embeddings):
-            x = _embed(x, self.embeddings)
-        elif self.in_channels:
+        if x is not None:
             x = as_dtype(x, dtype) if is_sparse(x) else x.to(dtype)
-        if self.config["positional"] is None:
-            return x  # type: ignore[no-any-return]
+        if x is not None and self.config["positional"] is None:
+            return x
         pe = _encoding(graph, self.config["positional_channels"]).to(dtype)
         if self.training:  # the sign of an eigenvector means nothing
             signs = torch.randint(0, 2, (structure.graphs, pe.size(1)), device=pe.device) * 2 - 1
             pe = pe * signs[structure.batch]
-        if not self.in_channels:
+        if x is None:
             return pe
         return torch.cat([x.to_dense() if is_sparse(x) else x, pe], dim=-1)
-
-    def _encode(self, h: Tensor) -> Tensor:
-        return h if self.encoder is None else linear(h, self.encoder.weight, self.encoder.bias)
 
     def _layers(
         self,
@@ -271,7 +260,7 @@ class GNN(nn.Module):
         state wakes after the first layer of the network and rests at the last.
         """
         for i in range(start, stop):
-            layer: Any = self.layers[i]
+            layer = cast(PropagationLayer, self.layers[i])
             h = layer.after(h) if mixed and i == start else layer(h, structure)
             if self.virtual is not None and i < len(self.layers) - 1:
                 state = self.virtual(h, state, structure)
@@ -283,14 +272,6 @@ class GNN(nn.Module):
             return h
         graphs = structure.graphs * structure.copies
         return self.pool(h, structure.batch, dim_size=graphs)  # type: ignore[no-any-return]
-
-
-def _number(point: ChainPoint) -> int:
-    """The first layer behind a point."""
-    return 0 if point == "input" else int(point)
-
-
-# -- what it reads of a graph ---------------------------------------------------------------------
 
 
 def _encoding(graph: Data, channels: int) -> Tensor:
@@ -306,21 +287,35 @@ def _encoding(graph: Data, channels: int) -> Tensor:
     return pe  # type: ignore[no-any-return]
 
 
-def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
-    """The sum of one embedding per column of integer categories."""
-    if x.is_floating_point():
-        raise InputError("integer categories in x", x.dtype, "Convert with .long().")
-    counts: Any = [embedding.num_embeddings for embedding in embeddings]
-    if not exporting() and bool(((x < 0) | (x >= x.new_tensor(counts))).any()):
-        got = f"{x.amin(0).tolist()} to {x.amax(0).tolist()}"
-        raise InputError(f"categories from 0 to below {counts} in the columns of x", got)
-    pairs = zip(embeddings, x.unbind(dim=1), strict=True)
-    return torch.stack([embedding(column) for embedding, column in pairs]).sum(dim=0)
-
-
 def as_chain(net: nn.Module) -> GNN | None:
     """The network as the chain of layers that it is, if it is one of gduq's own.
 
     A subclass with a pass of its own is like any other network.
     """
     return net if isinstance(net, GNN) and type(net).forward is GNN.forward else None
+
+
+# -- networks as JSON: gduq's own by their arguments, any other by the name of its class -----------
+
+_OWN: dict[str, type[GNN | BondGNN]] = {"GNN": GNN, "BondGNN": BondGNN}
+
+
+def network_spec(net: nn.Module) -> Config:
+    """How a network is made again; exact types only, as a subclass may do anything."""
+    if isinstance(net, (GNN, BondGNN)) and type(net) in _OWN.values():
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in net.config.items()}
+        return {"kind": type(net).__name__, "config": plain}
+    return {"kind": "other", "class": class_name(net)}
+
+
+def class_name(net: nn.Module) -> str:
+    """The full name of a network's class; every traced network has a class of its own."""
+    kind = GraphModule if isinstance(net, GraphModule) else type(net)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def network_from(spec: Config) -> nn.Module:
+    """A fresh network of gduq's own."""
+    if spec["kind"] not in _OWN:
+        raise InputError("a kind of network this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+    return _OWN[spec["kind"]](**spec["config"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
+from gduq._checks import check_int, one_of
 from gduq.errors import InputError
 
-__all__ = ["ChainPoint", "Conv", "HeadKind", "Positional", "Readout", "Task", "check_settings",
-           "check_sizes"]  # fmt: skip
+__all__ = ["ChainPoint", "Config", "Conv", "HeadKind", "Positional", "Readout", "Task",
+           "check_settings", "check_sizes"]  # fmt: skip
 
 Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
 Task = Literal["node", "graph"]
@@ -15,27 +16,26 @@ Readout = Literal["mean", "sum", "max", "attention"]
 HeadKind = Literal["linear", "mlp"]
 Positional = Literal["laplacian"]
 ChainPoint = int | Literal["input", "readout"]
+Config: TypeAlias = dict[str, Any]  # the arguments of a network
 
 _CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
 
 
-def check_sizes(config: dict[str, Any]) -> None:
+def check_sizes(config: Config) -> None:
     """Raise for widths below 1 and for a dropout that leaves nothing."""
     for name in ("hidden_channels", "out_channels", "num_layers"):
-        if config[name] < 1:
-            raise InputError(f"{name} >= 1", config[name])
+        check_int(name, config[name], 1)
     if not 0.0 <= config["dropout"] < 1.0:
         raise InputError("dropout in [0, 1)", config["dropout"])
 
 
-def check_settings(config: dict[str, Any]) -> None:
+def check_settings(config: Config) -> None:
     """Raise `InputError` for constructor arguments that make no network."""
     conv, virtual = config["conv"], config["virtual_node"]
     for name, kinds in _CHOICES.items():
-        if config[name] not in get_args(kinds):
-            raise InputError(f"{name} one of {', '.join(get_args(kinds))}", repr(config[name]))
-    if config["positional"] not in (None, *get_args(Positional)):
-        raise InputError("positional None or 'laplacian'", repr(config["positional"]))
+        one_of(name, config[name], get_args(kinds))
+    if config["positional"] is not None:
+        one_of("positional", config["positional"], get_args(Positional))
     check_sizes(config)
     if config["in_channels"] < (config["positional"] is None):
         raise InputError("in_channels >= 1 (0 only with positional='laplacian')", 0)
@@ -45,8 +45,6 @@ def check_settings(config: dict[str, Any]) -> None:
     if virtual and (config["task"] == "node" or config["num_layers"] < 3):
         got = f"task={config['task']!r}, num_layers={config['num_layers']}"
         raise InputError("a virtual node with task='graph' and num_layers >= 3", got)
-    if config["edge_channels"] and conv in ("gcn", "gin"):
-        raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(conv))
     if conv == "gps" and config["hidden_channels"] % config["heads"]:
         wanted = f"hidden_channels divisible by heads={config['heads']}"
         raise InputError(wanted, config["hidden_channels"])

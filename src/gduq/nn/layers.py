@@ -20,17 +20,23 @@ from typing import Any, Literal, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch_geometric.data import Data
 from torch_geometric.nn import GPSConv, PNAConv, ResGatedGraphConv
 
 from gduq._torch import exporting
-from gduq.graphs import num_graphs
+from gduq.graphs import num_graphs, row_batch
 from gduq.graphs.sparse import csr, is_sparse, kept, linear, sparse_matmul
+from gduq.nn.gnn_settings import Config
 
-__all__ = ["LAYERS", "ConvLayer", "GCNLayer", "GINLayer", "PropagationLayer", "Structure",
-           "VirtualNode", "two_layers"]  # fmt: skip
+__all__ = ["LAYERS", "AnySize", "ConvLayer", "ForcedDropout", "GCNLayer", "GINLayer",
+           "PropagationLayer", "Structure", "VirtualNode", "two_layers"]  # fmt: skip
 
 Kind = Literal["gcn", "gin"]
+_FUNCTIONAL = frozenset[object](
+    (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+)
+_NATIVE = (torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +61,12 @@ class Structure:
     @cached_property
     def batch(self) -> Tensor:
         """The graph each row belongs to, ``[copies * nodes]``."""
-        batch = self.graph.get("batch")
-        if batch is None:
-            batch = self.graph.edge_index.new_zeros(self.nodes)
-        return self._stacked(batch, self.graphs)
+        return self._stacked(row_batch(self.graph, "node", self.nodes), self.graphs)
 
     @cached_property
     def edge_index(self) -> Tensor:
         """Edges over all copies, ``[2, copies * E]``."""
         return self._stacked(self.graph.edge_index, self.nodes)
-
-    @cached_property
-    def edge_attr(self) -> Tensor:
-        """Edge features over all copies ``[copies * E, f]``."""
-        attr: Tensor = self.graph.edge_attr
-        attr = attr.unsqueeze(-1) if attr.dim() == 1 else attr
-        return attr.repeat(self.copies, 1) if self.copies > 1 else attr
 
     def _stacked(self, numbers: Tensor, step: int) -> Tensor:
         """Numbers ``[..., n]`` of one copy as those of all, ``[..., copies * n]``."""
@@ -138,19 +134,9 @@ class Structure:
 # -- layers ----------------------------------------------------------------------------------------
 
 
-def two_layers(
-    channels: int, dropout: float, norm: type[nn.BatchNorm1d] = nn.BatchNorm1d
-) -> nn.Sequential:
-    """Linear(H, 2H), BN, ReLU, Linear(2H, H), BN, ReLU, dropout."""
-    wide = 2 * channels
-    first = [nn.Linear(channels, wide), norm(wide), nn.ReLU()]
-    return nn.Sequential(
-        *first, nn.Linear(wide, channels), norm(channels), nn.ReLU(), nn.Dropout(dropout)
-    )
-
-
 class BatchNorm(nn.BatchNorm1d):
-    """BatchNorm that is one scale and offset in evaluation mode, which is several times faster."""
+    """BatchNorm that is one scale and offset in evaluation mode, which is several times faster,
+    and in training where a batch is one row, which has no variance."""
 
     def scale_offset(self) -> tuple[Tensor, Tensor]:
         """Scale and offset in evaluation mode."""
@@ -164,10 +150,18 @@ class BatchNorm(nn.BatchNorm1d):
         return linear.weight * scale.unsqueeze(1), linear.bias * scale + offset
 
     def forward(self, z: Tensor) -> Tensor:
-        if self.training:
+        if self.training and z.size(0) > 1:
             return super().forward(z)
         scale, offset = self.scale_offset()
         return torch.addcmul(offset, z, scale)
+
+
+def two_layers(channels: int, dropout: float) -> nn.Sequential:
+    """Linear(H, 2H), BN, ReLU, Linear(2H, H), BN, ReLU, dropout."""
+    wide = 2 * channels
+    first = [nn.Linear(channels, wide), BatchNorm(wide), nn.ReLU()]
+    last = [nn.Linear(wide, channels), BatchNorm(channels), nn.ReLU(), nn.Dropout(dropout)]
+    return nn.Sequential(*first, *last)
 
 
 class PropagationLayer(nn.Module, ABC):
@@ -269,18 +263,14 @@ class GINLayer(PropagationLayer):
         first = super().release(grow, keep)
         if not grow:
             return first
-        wide = nn.Linear(first.in_features, 2 * first.out_features).to(first.weight)
-        norm = BatchNorm(wide.out_features).to(first.weight)
-        outer = nn.Linear(wide.out_features, self.outer.out_features).to(first.weight)
+        old, units = nn.ModuleList([first, self.inner_norm, self.outer]), 2 * first.out_features
+        wide = nn.Linear(first.in_features, units)
+        self.inner_norm, self.outer = BatchNorm(units), nn.Linear(units, self.outer.out_features)
+        new = nn.ModuleList([wide, self.inner_norm, self.outer]).to(first.weight)
         if keep:  # old units as they were; new ones read but do not speak yet
-            units = first.out_features
-            with torch.no_grad():
-                wide.weight[:units], wide.bias[:units] = first.weight, first.bias
-                for name in ("weight", "bias", "running_mean", "running_var"):
-                    getattr(norm, name)[:units] = getattr(self.inner_norm, name)
-                outer.weight[:, :units], outer.bias[:] = self.outer.weight, self.outer.bias
-                outer.weight[:, units:] = 0.0
-        self.inner_norm, self.outer = norm, outer
+            nn.init.zeros_(self.outer.weight)
+            for name, value in old.state_dict().items():
+                new.state_dict()[name][tuple(map(slice, value.shape))] = value
         return wide
 
 
@@ -295,32 +285,27 @@ class ConvLayer(nn.Module):
     GPS normalises inside, and takes the batch vector.
     """
 
-    def __init__(self, config: Mapping[str, Any], last: bool) -> None:
+    def __init__(self, config: Config, last: bool) -> None:
         super().__init__()
-        hidden, self.edge_channels = config["hidden_channels"], config["edge_channels"]
-        self.dropout, self.last = config["dropout"], last
-        edge_dim = self.edge_channels or None
+        hidden, self.dropout, self.last = config["hidden_channels"], config["dropout"], last
+        self.conv: nn.Module = ResGatedGraphConv(hidden, hidden)
+        self.norm: nn.Module | None = BatchNorm(hidden)
         if config["conv"] == "pna":
-            self.conv: nn.Module = PNAConv(
+            self.conv = PNAConv(
                 hidden,
                 hidden,
                 aggregators=["mean", "min", "max", "std"],
                 scalers=["identity", "amplification", "attenuation"],
                 deg=torch.tensor(config["degree"], device="cpu"),  # read, also on the meta device
-                edge_dim=edge_dim,
             )
-        else:
-            self.conv = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
-        if config["conv"] == "gps":
+        elif config["conv"] == "gps":
             self.conv = GPSConv(hidden, self.conv, config["heads"], self.dropout)
-        self.norm = None if config["conv"] == "gps" else BatchNorm(hidden)
+            self.norm = None
 
     def forward(self, h: Tensor, structure: Structure) -> Tensor:
-        extra = {"edge_attr": structure.edge_attr.to(h.dtype)} if self.edge_channels else {}
         if self.norm is None:
-            out: Tensor = self.conv(h, structure.edge_index, batch=structure.batch, **extra)
-            return out
-        h = self.norm(self.conv(h, structure.edge_index, **extra))
+            return self.conv(h, structure.edge_index, batch=structure.batch)  # type: ignore[no-any-return]
+        h = self.norm(self.conv(h, structure.edge_index))
         return F.dropout(h if self.last else F.relu(h), self.dropout, self.training)
 
 
@@ -340,3 +325,53 @@ class VirtualNode(nn.Module):
         if state is None:
             return self.start.weight.expand(structure.graphs * structure.copies, -1)
         return self.mlp(state.index_add(0, structure.batch, h))  # type: ignore[no-any-return]
+
+
+# -- what changes how modules run or load ---------------------------------------------------------
+
+
+class ForcedDropout(TorchFunctionMode):
+    """Within this context every dropout call draws, whatever mode its module is in.
+
+    It changes the calls, not the modules: functional dropout (as in ``GATConv``) and that of
+    ``nn.MultiheadAttention`` draw too, and norms stay in evaluation mode. ``calls`` counts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    @classmethod
+    def active(cls) -> bool:
+        """Whether such a context is open: shortcuts that skip dropout must not be taken."""
+        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _FUNCTIONAL:
+            p = kwargs.pop("p", args[1] if len(args) > 1 else 0.5)
+            self.calls += p > 0
+            return func(args[0], p=p, training=True, inplace=kwargs.get("inplace", False))
+        if func in _NATIVE:
+            x, p, _ = (*args, *(kwargs[k] for k in ("input", "p", "train") if k in kwargs))
+            self.calls += p > 0
+            return func(x, p, True)
+        if func is F.multi_head_attention_forward:
+            self.calls += args[10] > 0  # its dropout probability
+            kwargs["training"] = True
+        return func(*args, **kwargs)
+
+
+class AnySize(nn.Module):
+    """A module whose buffers take the size of what is loaded into them."""
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any
+    ) -> None:
+        for name, buffer in self._buffers.items():
+            found = state_dict.get(prefix + name)
+            if buffer is not None and found is not None and found.dim() == buffer.dim():
+                setattr(self, name, torch.empty_like(found, device=buffer.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)

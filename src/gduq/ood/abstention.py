@@ -33,11 +33,6 @@ class Decision:
         """Accuracy of the answers; NaN when there are none, an error without labels."""
         return metrics.accuracy(self.p[self.kept]) if self.kept.any() else torch.nan
 
-    @property
-    def rmse(self) -> float:
-        """Of values, the root mean square error of the answers; NaN when there are none."""
-        return metrics.rmse(self.p[self.kept]) if self.kept.any() else torch.nan
-
 
 class Abstention:
     r"""A threshold :math:`\tau` on the uncertainty from validation data; rows below are answered.
@@ -47,7 +42,8 @@ class Abstention:
     Args:
         accuracy: Wished accuracy of the answers, in (0, 1]; the largest :math:`\tau` with it.
         coverage: Wished share of answers, in (0, 1], instead; the smallest :math:`\tau` with it.
-        score: Uncertainty, as in `gduq.ood.score`; by default 1 - confidence, or the deviation.
+        score: Uncertainty, as in `gduq.ood.score`; by default 1 - trust of predictions that have
+            it, else 1 - confidence, or the deviation.
 
     Example:
         >>> from gduq.prediction.classes import ClassPrediction
@@ -71,9 +67,11 @@ class Abstention:
                 raise InputError(f"{name} above 0 and at most 1", share)
         self.accuracy, self.coverage, self.score = accuracy, coverage, score
         self.threshold: float | None = None
+        self.by_trust = False
 
     def fit(self, p_val: Prediction) -> Abstention:
         """Choose the threshold; a wished accuracy needs labels."""
+        self.by_trust = self.score is None and p_val.trust is not None
         scores = self._scores(p_val)
         distinct, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
         answered = counts.cumsum(0)
@@ -109,4 +107,9 @@ class Abstention:
             raise InputError(f"one of the {p.kind} at a time", p.size, "Pass p.column(t).")
         if not len(p):
             raise InputError("at least one row", "none", "Leave empty splits out.")
+        if self.by_trust:
+            if p.trust is None:
+                do = "Predict with the model that the threshold was chosen for."
+                raise InputError("predictions with trust, as those of fit", "none", do)
+            return 1 - p.trust.double().cpu()
         return score_of(p, self.score).double().cpu()

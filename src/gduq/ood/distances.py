@@ -59,12 +59,11 @@ def polar(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def structure_distance(rows: Tensor, known: Tensor, among: bool = False) -> Tensor:
+def structure_distance(rows: Tensor, known: Tensor) -> Tensor:
     """Mean distance ``[m]`` of rows ``[m, s]`` to the 3 nearest of known rows ``[R, s]``.
 
     The distance of two rows is their largest difference, so that of logarithms it tells by which
-    factor the counts differ. With ``among``, the rows are known themselves, and each is compared
-    with the others.
+    factor the counts differ.
 
     Example:
         >>> sizes = torch.tensor([[10.0], [10.0], [10.0], [20.0]]).log()
@@ -82,9 +81,7 @@ def structure_distance(rows: Tensor, known: Tensor, among: bool = False) -> Tens
     if exporting():
         return nearest(rows, known, _NEAR, largest).mean(dim=1)
     rows, place = _distinct(rows)  # counts repeat: every structure is compared once
-    # itself is at distance 0, so that one more row than asked for adds up to the same
-    found = nearest(rows, known, _NEAR + among, largest)
-    return found.sum(dim=1)[place] / max(1, found.size(1) - among)
+    return nearest(rows, known, _NEAR, largest).mean(dim=1)[place]
 
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:

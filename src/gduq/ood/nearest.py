@@ -15,27 +15,27 @@ with a smaller one:
     \mathrm{novelty}(h) = \frac1V \#\{v : D(v) < D(h)\}
 
 Rows like those of validation are therefore uniform on [0, 1], whatever the network and its width.
-Direction alone does not see graphs that are too large: sums over more nodes point the same way.
 
-Means over more nodes do not even differ in length. So rows may come with a few numbers that tell
-their structure (`gduq.graphs.structure_of`: how large a graph is, how many edges a node has). They
-have a distance to the training data of their own, `structure_distance`, and a share of validation
-rows that are nearer. What counts is the larger of both shares, ranked once more among those of the
-validation rows, which makes it uniform again. A thousandth of the answer is the share by
-representation alone: so rows of a structure never seen, all of them near 1, keep an order.
+Means over more nodes differ in neither. So rows may come with a few numbers that tell their
+structure (`gduq.graphs.structure_of`: how large a graph is, how many edges a node has), which have
+a distance of their own, `structure_distance`. What counts is the larger of both shares, ranked once
+more among those of the validation rows, which makes it uniform again. A thousandth of the answer is
+the share by representation alone: so rows of a structure never seen, all near 1, keep an order.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gduq._checks import check_int
-from gduq._torch import below
+from gduq._torch import below, exporting
 from gduq.errors import InputError, NotFittedError
-from gduq.graphs.sparse import is_sparse, take_rows
-from gduq.nn.network_specs import AnySize
-from gduq.ood.distances import in_blocks, nearest, polar, structure_distance
+from gduq.graphs.sparse import is_sparse, kept, take_rows
+from gduq.nn.layers import AnySize
+from gduq.ood.distances import nearest, polar, structure_distance
 
 __all__ = ["Novelty"]
 
@@ -43,6 +43,8 @@ _SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can
 _LENGTH = 0.5  # what a relative difference in length counts, against one in direction
 _SHORT = 1e-6  # of the longest reference row: shorter ones count as so long
 _EQUAL = 1e-5  # structures that differ by less are the same: logarithms of counts, in any precision
+Measure = Callable[[Tensor], Callable[[Tensor], Tensor]]  # of reference rows, then of others
+_USUAL = 0.75  # share of validation rows that are as near as usual
 _ORDER = 1e-3  # how much of the answer is the share by representation, where structure counts
 
 
@@ -62,6 +64,8 @@ class Novelty(AnySize):
         distances: Distances of validation rows ``[V]``, sorted.
         structure: Structure of the kept training rows ``[R, s]``, or nothing.
         structure_distances: Distances of validation rows by structure ``[V]``, sorted.
+        usual: Euclidean distance, and distance by structure, that three quarters of the validation
+            rows keep ``[2]``; see `excess`.
         ranks: Of validation rows by the larger of both shares, 0 to 2V ``[V]``, sorted.
 
     Example:
@@ -77,12 +81,14 @@ class Novelty(AnySize):
     structure: Tensor
     structure_distances: Tensor
     ranks: Tensor
+    usual: Tensor
 
     def __init__(self, k: int = 10, size: int = 2048) -> None:
         super().__init__()
         self.k, self.size = check_int("k", k, least=1), check_int("size", size, least=1)
         self.register_buffer("reference", torch.empty(0, 0))
         self.register_buffer("distances", torch.empty(0))
+        self.register_buffer("usual", torch.zeros(2))
         self._forget_structure()
 
     def _forget_structure(self) -> None:
@@ -112,51 +118,44 @@ class Novelty(AnySize):
 
         Args:
             train: Training rows ``[n, d]``, dense or sparse CSR.
-            val: Validation rows ``[v, d]``; ``None`` or no rows: every training row is compared
-                with the kept rows other than itself. Networks know their training rows too well,
-                so new rows then look somewhat more novel than they are.
+            val: Validation rows ``[v, d]``; ``None`` or no rows: half of the training rows, which
+                are not kept then. Networks know their training rows too well, so new rows then
+                look somewhat more novel than they are.
             generator: Decides which training rows are kept.
             train_structure: Numbers that tell the structure of the training rows ``[n, s]``.
             val_structure: The same of the validation rows ``[v, s]``. Where one of both is missing,
                 structure does not count.
         """
         _check(train, "training")
+        if train_structure is not None:
+            _check(train_structure, "structure of training", count=train.size(0))
         if train.size(0) < 2:
             raise InputError("at least two training rows for novelty", train.size(0))
         order = torch.randperm(train.size(0), generator=generator, device=generator.device)
         order = order.to(train.device)
-        kept = take_rows(train.detach(), order[: self.size])
-        reference = kept.to(torch.promote_types(kept.dtype, torch.float32))
-        val = None if val is None or val.size(0) == 0 else val
-        if val is None:
-            distances = self._own_distances(train, order, reference)
-        else:
-            _check(val, "validation", train.size(1))
-            distances = self._far(val, reference)
-        self.reference, self.distances = reference, distances.sort().values
+        chosen = order[: self.size]
+        if val is None or val.size(0) == 0:
+            chosen, rest = order.split([k := min(self.size, len(order) // 2), len(order) - k])
+            val = take_rows(train.detach(), rest)
+            val_structure = None if train_structure is None else train_structure[rest]
+        _check(val, "validation", train.size(1))
+        reference = take_rows(train.detach(), chosen)
+        self.reference = reference.to(torch.promote_types(reference.dtype, torch.float32))
+        far = self._far(val)
+        self.distances = far.sort().values
+        self.usual, apart = self.usual.clone(), self._mean_distance(val, _euclidean)
+        # rows that repeat are 0 apart: then what others are, or training rows among each other
+        spread = self.reference.double().std(dim=0).norm()
+        candidates = (apart.quantile(_USUAL), apart.mean(), spread, torch.ones(()))
+        self.usual[0] = next(one for one in candidates if one > 0)
         self._forget_structure()
-        told = None if val is None else val_structure
-        if train_structure is not None and (val is None) == (told is None):
-            _check(train_structure, "structure of training", count=train.size(0))
-            if told is not None:
-                width, rows = train_structure.size(1), distances.size(0)
-                _check(told, "structure of validation", width, rows)
-            self._rank(distances, train_structure[order], told)
+        if train_structure is not None and val_structure is not None:
+            _check(val_structure, "structure of validation", train_structure.size(1), val.size(0))
+            self.structure = train_structure[chosen]
+            odd = structure_distance(val_structure, self.structure)
+            self.structure_distances, self.usual[1] = odd.sort().values, odd.quantile(_USUAL)
+            self.ranks = self._larger(self._nearer(far), odd).sort().values
         return self
-
-    def _rank(self, distances: Tensor, train: Tensor, val: Tensor | None) -> None:
-        """Note how strange the structure of validation rows is, and how both shares go together.
-
-        Training rows come in the order in which they are kept, and have their distances so.
-        """
-        known = train[: self.size]
-        if val is None:
-            others, kept = train[self.size :], structure_distance(known, known, among=True)
-            far = torch.cat([structure_distance(others, known), kept])
-        else:
-            far = structure_distance(val, known)
-        self.structure, self.structure_distances = known, far.sort().values
-        self.ranks = self._larger(self._nearer(distances), far).sort().values
 
     @torch.no_grad()
     def forward(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
@@ -170,7 +169,7 @@ class Novelty(AnySize):
             )
         if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
             raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
-        count, twice = self._nearer(self._far(rows, self.reference)), 2 * self.distances.numel()
+        count, twice = self._nearer(self._far(rows)), 2 * self.distances.numel()
         share = count.double() / twice
         if structure is not None and self.reads_structure:
             if structure.shape != (rows.size(0), self.structure.size(1)):
@@ -181,6 +180,22 @@ class Novelty(AnySize):
             rank = both.double() / twice
             share = rank + _ORDER * (share - rank)
         return share.to(torch.promote_types(rows.dtype, torch.float32))
+
+    @torch.no_grad()
+    def excess(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
+        r"""By how much rows are farther from the training data than usual ``[m]``, in logarithms.
+
+        The ratio of the mean Euclidean distance to the k nearest to that which three quarters of
+        the validation rows keep, and the factor by which structure is farther, both at least 1.
+        Unlike novelty it still grows where no validation row has been.
+        """
+        ratio = (
+            (self._mean_distance(rows, _euclidean) / self.usual[0].double()).log().clamp_min(0.0)
+        )
+        if structure is not None and self.reads_structure:
+            odd = structure_distance(structure, self.structure)
+            ratio = ratio + (odd - self.usual[1].double()).clamp_min(0.0)
+        return ratio
 
     def _nearer(self, far: Tensor) -> Tensor:
         """How many validation rows have a smaller distance ``[m]``, times 2; ties count 1."""
@@ -197,29 +212,28 @@ class Novelty(AnySize):
         """
         return torch.maximum(count, 2 * below(self.structure_distances.double(), far - _EQUAL))
 
-    def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
-        """Mean distance ``[m]`` to the k nearest."""
-        return _mean(nearest(rows, reference, self.k, _Distance(reference)))
+    def _far(self, rows: Tensor) -> Tensor:
+        return self._mean_distance(rows, _Distance)
 
-    def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
-        """Distances of all training rows, those of the reference without themselves."""
-        kept, distance, start = reference.size(0), _Distance(reference), 0
-        parts = [self._far(take_rows(train.detach(), order[kept:]), reference)]
-        for block in in_blocks(reference, reference):
-            apart = distance(block)
-            apart.diagonal(start).fill_(torch.inf)
-            parts.append(_mean(apart.topk(min(self.k, kept - 1), dim=1, largest=False).values))
-            start += len(block)
-        return torch.cat(parts)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}, rows={self.reference.size(0)} of at most {self.size}"
+    def _mean_distance(self, rows: Tensor, make: Measure) -> Tensor:
+        """To the k nearest ``[m]``; what is made of the kept rows is made once while they live."""
+        known = self.reference
+        measure = make(known) if exporting() else kept(known, make, lambda: make(known))
+        mean = nearest(rows, known, self.k, measure).mean(dim=1).clamp_min(0.0)
+        return mean.where(mean.isfinite(), torch.inf)  # of a row that was not finite
 
 
-def _mean(far: Tensor) -> Tensor:
-    """Of the nearest distances ``[m, k]``; infinite where a row was not finite."""
-    mean = far.mean(dim=1).clamp_min(0.0)
-    return mean.where(mean.isfinite(), torch.inf)
+def _euclidean(reference: Tensor) -> Callable[[Tensor], Tensor]:
+    """Distances of rows to reference rows in double precision; programs know no ``cdist``."""
+    known = reference.double()
+    lengths, twice = known.square().sum(dim=1), 2 * known.T
+
+    def measure(rows: Tensor) -> Tensor:
+        rows = rows.double()
+        squares = rows.square().sum(dim=1, keepdim=True) + lengths - rows @ twice
+        return squares.clamp_min(0.0).sqrt()
+
+    return measure
 
 
 class _Distance:

@@ -1,11 +1,11 @@
 """What outputs mean (`Target`) and what is known of rows (`Prediction`), of every kind."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gduq import lazy_names
 from gduq.prediction.base import Prediction
-from gduq.prediction.classes import Classes, ClassPrediction, ClassWeights
+from gduq.prediction.classes import Classes, ClassPrediction, ClassWeights, LabelPrediction, Labels
 from gduq.prediction.inference import infer_target, resolve_target
-from gduq.prediction.labels import LabelPrediction, Labels
 from gduq.prediction.target import Target, TargetSample, target_from
 from gduq.prediction.values import ValuePrediction, Values
 
@@ -18,10 +18,5 @@ __all__ = [
     "resolve_target", "target_from",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name == "predict":  # it stands on all models, which stand on what is here
-        from gduq.prediction.predicting import predict
-
-        return predict
-    raise AttributeError(f"module 'gduq.prediction' has no attribute {name!r}")
+# it stands on all models, which stand on what is here
+__getattr__, __dir__ = lazy_names(__name__, {"gduq.prediction.predicting": "predict"})

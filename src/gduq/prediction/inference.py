@@ -9,8 +9,7 @@ import torch  # noqa: F401  (for the examples)
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
-from gduq.prediction.classes import Classes, ClassWeights
-from gduq.prediction.labels import Labels
+from gduq.prediction.classes import Classes, ClassWeights, Labels
 from gduq.prediction.target import Target, TargetSample
 from gduq.prediction.values import Values
 
@@ -48,8 +47,6 @@ def infer_target(
         'values'
         >>> infer_target(torch.tensor([1.0, -1.0])).names
         ('-1', '1')
-        >>> infer_target(torch.tensor([2, 0, 1]), outputs=1, task="classes").kind
-        'classes'
     """
     if task is not None and task not in KINDS:
         raise InputError(f"target from {', '.join(KINDS)}, or a gduq.prediction.Target", repr(task))
@@ -73,10 +70,8 @@ def resolve_target(
 ) -> Target:
     """The target of a model: what was given (all of it, or its kind), the rest inferred from the
     training rows. ``class_weights`` and ``class_names`` are as in `gduq.fit`."""
-    if isinstance(given, Target):
-        target = given
-    else:
-        target = infer_target(sample.y, sample.outputs.size(1), given)
+    outputs = sample.outputs.size(1)
+    target = given if isinstance(given, Target) else infer_target(sample.y, outputs, given)
     if target.kind != "classes" and class_weights is not None:
         raise InputError("class_weights for classes", f"{target.kind} as the target")
     if class_names is not None:
@@ -87,7 +82,17 @@ def resolve_target(
 def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
     """The kind of target that ``y`` with these different numbers is."""
     if y.dim() > 1 and y.size(1) > 1:
-        return _kind_of_columns(y, numbers, name)
+        if numbers.tolist() in ([-1, 1], [-1, 0, 1]):
+            got = f"{name} of {', '.join(f'{value:g}' for value in numbers.tolist())}"
+            do = 'Code them so, or pass target="values" (--task values).'
+            raise InputError("labels 0 and 1 with NaN where unknown", got, do)
+        if bool(((numbers != 0) & (numbers != 1)).any()):
+            return "values"
+        if y.size(0) > 1 and bool((y.sum(dim=1) == 1).all()):  # NaN is no 1
+            got = f"{name} of shape {list(y.shape)} with exactly one 1 per row (one-hot)"
+            do = "Pass y.argmax(dim=1) if these are classes, or target='labels' (--task labels)."
+            raise InputError("classes as numbers, or labels of which several may be yes", got, do)
+        return "labels"
     if not _integral(numbers):
         return "values"
     most, count = {None: _MAX_CLASSES, 1: 2}.get(outputs), len(numbers)
@@ -97,27 +102,12 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
     low, high = int(numbers[0]), int(numbers[-1])
     held = f"{name} holds {count} different whole numbers from {low} to {high}, taken as"
     if kind == "values" and low >= 0:
-        wide = " and a network with one output per class" if outputs is not None else ""
-        do = f'pass target="classes" (--task classes){wide} if they are classes'
+        do = 'pass target="classes" (--task classes), with an output for each, if they are classes'
         warn_user(f"{held} values (regression): {do}")
     elif kind == "classes" and outputs is None and (low < 0 or 2 * count < high + 1):
         do = 'pass target="values" (--task values) if they are amounts'
         warn_user(f"{held} names of {count} classes: {do}")
     return kind
-
-
-def _kind_of_columns(y: Tensor, numbers: Tensor, name: str) -> str:
-    if numbers.tolist() in ([-1, 1], [-1, 0, 1]):
-        got = f"{name} of {', '.join(f'{value:g}' for value in numbers.tolist())}"
-        do = 'Code them so, or pass target="values" (--task values).'
-        raise InputError("labels 0 and 1 with NaN where unknown", got, do)
-    if bool(((numbers != 0) & (numbers != 1)).any()):
-        return "values"
-    if y.size(0) > 1 and bool((y.sum(dim=1) == 1).all()):  # NaN is no 1
-        got = f"{name} of shape {list(y.shape)} with exactly one 1 per row (one-hot)"
-        do = "Pass y.argmax(dim=1) if these are classes, or target='labels' (--task labels)."
-        raise InputError("classes as numbers, or labels of which several may be yes", got, do)
-    return "labels"
 
 
 def _integral(numbers: Tensor) -> bool:

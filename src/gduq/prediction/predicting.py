@@ -11,6 +11,7 @@ from torch_geometric.data import HeteroData
 
 from gduq.errors import InputError, warn_user
 from gduq.graphs import (
+    Graph,
     View,
     check_graph,
     device_of,
@@ -53,22 +54,22 @@ def predict(
         labels or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
-    device, parts, unknown, seen = device_of_model(known), [], 0, 0
+    device, parts, seen = device_of_model(known), [], 0
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
         for graph in iterate(data, batch_size):
             check_graph(graph)
             graph = on_device(graph, device)
-            if any(
-                t.is_inference() for s in graph.stores for t in s.values() if torch.is_tensor(t)
-            ):
+            values = (value for store in graph.stores for value in store.values())
+            if any(isinstance(value, Tensor) and value.is_inference() for value in values):
                 graph = graph.clone()
-            (outputs, rows, weights), ranks = known.calibrated_samples(graph, features, novelty)
+            (outputs, rows, weights), ranks, excess = known.calibrated_samples(
+                graph, features, novelty
+            )
             y = targets(graph, outputs.size(1))
-            if y is not None and y.is_floating_point():
-                unknown += int(y.isnan().reshape(len(y), -1).any(dim=1).sum())
-                y = None if bool(y.isnan().all()) else y  # unknown, as in files of new rows
             target = known.target or _guessed(known, outputs.size(2), y)
+            if target.kind == "classes" and y is not None and bool(y.isnan().all()):
+                y = None  # as in files of new rows; others may have gaps
             part = target.prediction(
                 outputs,
                 None if y is None else target.encode(y),
@@ -78,21 +79,22 @@ def predict(
                 calibrated=known.calibration,
                 nodes=_nodes(graph, outputs.size(1), seen),
             )
+            if novelty and excess is not None:
+                part = replace(part, trust=known.trust(part, excess))
             parts.append(part)
             seen += int(graph.num_nodes or 0)
     found = Prediction.concatenate(parts)
+    if found.target is not None and not bool(found.known.any()):
+        found = replace(found, target=None)
     if isinstance(data, View):
         if data.order is not None:
             found = found[data.order.to(device)]
         if data.task == "node":  # batches without a row were left out
             found = replace(found, nodes=data.numbers.to(device))
-    if found.target is None and found.kind == "values" and 0 < unknown < len(found):
-        which = f"{unknown} of {len(found)} rows"
-        warn_user(f"y is unknown in {which}: no truth is kept; leave them out to judge the others")
     return found
 
 
-def _nodes(graph: Any, rows: int, seen: int) -> Tensor | None:
+def _nodes(graph: Graph, rows: int, seen: int) -> Tensor | None:
     """The numbers ``[m]`` of the nodes that rows are about, after those of graphs seen before or as
     PyG's ``NeighborLoader`` knows them; ``None`` where rows are no nodes of a homogeneous graph."""
     kind, count = row_kind(graph), int(graph.num_nodes or 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -13,17 +13,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from gduq.errors import InputError, first_flaw
-from gduq.prediction.base import Prediction
-from gduq.prediction.mixture import Part, fit_temperature
+from gduq.prediction.base import Prediction, known_entries
+from gduq.prediction.mixture import Part, Weights, fit_temperature, log_mean, weighted_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Target", "TargetSample", "log_mean", "target_from"]
+__all__ = ["IF_CLASSES", "Target", "TargetSample", "columns_of", "target_from"]
 
 IF_CLASSES = "If y should be classes: whole numbers from 0 up, one per row."
-
-_KINDS: dict[str, type[Target]] = {}
 
 
 class TargetSample(NamedTuple):
@@ -42,7 +40,8 @@ class Target(ABC):
 
     Nothing else knows the task. It is a frozen dataclass of plain values, so that JSON holds it.
     A new kind needs `fit`, `check`, `losses`, `masked_losses` and `prediction`; where outputs are
-    no logits, `scaled` too.
+    no logits, `scaled` too. NaN in ``y`` is unknown: a row's loss is the mean over what is known of
+    it, and it counts by how much that is.
     """
 
     kind: ClassVar[str]
@@ -53,31 +52,24 @@ class Target(ABC):
     price: ClassVar[float] = 0.05
     has_units: ClassVar[bool] = False  # whether outputs are numbers in units of y, and no logits
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        _KINDS[cls.kind] = cls
-
-    def _set_tuples(self, *names: str) -> None:
-        """Make these fields tuples, as lists of JSON become; raises for a text."""
-        for name in names:
-            given = getattr(self, name)
+    def __post_init__(self) -> None:
+        for name, given in vars(self).items():
             if isinstance(given, str):
                 raise InputError(f"{name} as a list, one entry per {self.noun}", repr(given))
-            if given is not None:
+            if isinstance(given, Iterable):  # a list of JSON, say
                 object.__setattr__(self, name, tuple(given))
+        for name, given in vars(self).items():
+            if self.width and isinstance(given, tuple) and len(given) != self.width:
+                raise InputError(f"{self.width} {name}, one per {self.noun}", list(given))
 
-    def _check_widths(self, width: int, *names: str) -> None:
-        """Raise unless these fields, where given, have one entry per class, label or value."""
-        for name in names:
-            given = getattr(self, name)
-            if given is not None and len(given) != width:
-                raise InputError(f"{width} {name}, one per {self.noun}", list(given))
+    @property
+    def width(self) -> int:
+        """How many classes, labels or values there are; 0 before training data were seen."""
+        return 0
 
     def _name(self, t: int) -> str:
         names = getattr(self, "names", None)
         return f"{self.noun} {t}" if names is None else repr(names[t])
-
-    # -- from data -----------------------------------------------------------------------------
 
     @abstractmethod
     def fit(self, sample: TargetSample) -> Self:
@@ -92,9 +84,16 @@ class Target(ABC):
         """The truth of rows that the user calls ``name``, from ``y`` as stored on the graphs, in
         the form the losses take; raises for what does not fit."""
 
+    def decode(self, y: Tensor) -> Tensor:
+        """What `check` gave, in the form that `prediction` takes."""
+        return y
+
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         """`check` of all validation rows, which are to be like the training rows (``train``)."""
-        return self.check(y, "val")
+        truth = self.check(y, "val")
+        if not bool(known_entries(truth).any()):
+            raise InputError("validation rows whose truth is known", "none", "Pass others as val.")
+        return truth
 
     def fits(self, other: Target | None) -> bool:
         """Whether a head that was trained for another target can go on with this one."""
@@ -107,7 +106,7 @@ class Target(ABC):
         """Whether `with_noise` adds something once the model is trained."""
         return False
 
-    def with_noise(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Self:
+    def with_noise(self, outputs: Tensor, y: Tensor, weights: Weights = None) -> Self:
         """This target with the noise that a trained model leaves on held-out rows, of which
         ``outputs`` are ``[K, m, O]``."""
         return self
@@ -120,86 +119,84 @@ class Target(ABC):
         """The same for a model whose outputs come in that form already."""
         return self
 
-    # -- losses --------------------------------------------------------------------------------
-
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of every row ``[..., m]`` of outputs ``[..., m, O]``, for ``y`` ``[m, ...]``."""
+        """The losses ``[..., m, T]`` of outputs ``[..., m, O]`` for ``y`` ``[m, ...]``, one per
+        label or value of a row; any number where it is unknown."""
 
     @abstractmethod
     def masked_losses(self, outputs: Tensor) -> Tensor:
-        """The loss of masked rows: cross-entropy to what is known without looking at a row."""
+        """Those of masked rows: cross-entropy to what is known without looking at a row."""
 
-    def row_weights(self, y: Tensor, masked: Tensor | None = None) -> Tensor | None:
-        """How much each row counts in training ``[..., m]``; ``None`` means alike."""
-        return None
+    def row_weights(self, y: Tensor, masked: Tensor | None = None) -> Tensor:
+        """How much each row counts in training ``[..., m]``; a masked one as much as the others."""
+        share = known_entries(y).double().mean(dim=-1)
+        return share if masked is None else torch.where(masked, share.mean(), share)
 
     def weighted_losses(
         self, outputs: Tensor, y: Tensor, masked: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Losses ``[..., m]`` times how much each row counts, and how much that is; those of
         `masked_losses` where ``masked`` ``[..., m]`` is true."""
-        losses = self.losses(outputs, y)
+        losses = _row_mean(self.losses(outputs, y), y)
         if masked is not None:
-            losses = torch.where(masked, self.masked_losses(outputs), losses)
-        counts, weights = torch.ones_like(losses), self.row_weights(y, masked)
-        if weights is not None:
-            counts = counts * weights.to(losses)
+            losses = torch.where(masked, self.masked_losses(outputs).mean(dim=-1), losses)
+        counts = self.row_weights(y, masked).to(losses).expand_as(losses)
         return losses * counts, counts
 
-    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``; here
-        where `losses` are that of one hypothesis."""
-        return -log_mean(-self.losses(samples, y).unsqueeze(-1), weights).squeeze(-1)
+    def nll(self, samples: Tensor, y: Tensor, weights: Weights = None) -> Tensor:
+        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``: the
+        mean over the labels or values of a row, each by itself."""
+        return _row_mean(-log_mean(-self.losses(samples, y), weights), y)
 
-    def figures(
-        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
-    ) -> dict[str, float]:
-        """What `gduq.fit` notes of validation rows after an epoch: fields of `Epoch`."""
-        return {"val_loss": float(self.nll(samples, y, weights).mean())}
+    def mean_nll(self, samples: Tensor, y: Tensor, weights: Weights = None) -> Tensor:
+        """The mean of `nll` in float64, in which each row counts by how much of it is known."""
+        share = known_entries(y).double().mean(dim=-1)
+        return (self.nll(samples, y, weights).double() * share).sum() / share.sum()
 
-    # -- confidence ----------------------------------------------------------------------------
+    def figures(self, samples: Tensor, y: Tensor, weights: Weights = None) -> dict[str, float]:
+        """What `gduq.fit` notes of validation rows after an epoch: in `History.records`."""
+        return {"val_loss": float(self.mean_nll(samples, y, weights))}
 
-    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Weights = None) -> Tensor:
         """Samples ``[..., K, m, O]`` of another confidence: larger temperatures are less sure.
         ``weights`` are those of the hypotheses ``[K]``. Here for samples that are logits."""
         return samples / temperature.to(samples)
 
-    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
+    def best_temperature(self, parts: Sequence[Part], weights: Weights = None) -> float:
         """The temperature that makes the weighted parts most likely, from 0.01 to 100."""
 
-        def loss(parts: Sequence[Part], temperature: float) -> float:
-            at = torch.tensor(temperature, dtype=torch.float64)
-            each = ((self.nll(self.scaled(s, at, weights), y, weights), v) for s, y, v in parts)
-            return sum(share * float(nll.mean()) for nll, share in each)
+        def loss(samples: Tensor, y: Tensor, temperature: Tensor) -> Tensor:
+            return self.mean_nll(self.scaled(samples, temperature, weights), y, weights)
 
         return fit_temperature(parts, loss, lambda _, t: self.temperature_prior(t))
 
-    def temperature_prior(self, temperature: float) -> float:
+    def temperature_prior(self, temperature: Tensor) -> Tensor:
         """The loss of one row that says 1, among the others: so a few exact answers do not make a
         model sure of everything. 0 for none."""
-        return 0.0
+        return torch.zeros_like(temperature)
 
     def novelty_slope(
-        self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
+        self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Weights = None
     ) -> float:
         """How the temperature of calibrated rows grows with their novelty ``[m]``."""
         return 0.0
 
-    # -- out -----------------------------------------------------------------------------------
-
-    @abstractmethod
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Prediction:
-        """What leaves a model: samples ``[K, m, O]`` and the truth, as `encode` gives it."""
+        """The `Prediction` that leaves a model: samples ``[K, m, O]`` and the truth, as `encode`
+        gives it."""
+        return Prediction.of_kind(self.kind)(samples, y, getattr(self, "names", None) or (), **more)
 
-    def agree(self, samples: Tensor) -> bool:
-        """Whether several hypotheses ``[K, m, O]`` disagree by less than 1e-4 nats."""
-        found: Any = self.prediction(samples)
-        return samples.size(0) > 1 and float(found.epistemic.mean()) < 1e-4
+    def agree(self, samples: Tensor, y: Tensor, weights: Weights = None) -> bool:
+        """Whether the mixture of several hypotheses ``[K, m, O]`` is better than one of them by
+        less than 1e-4 nats."""
+        one = weighted_mean(_row_mean(self.losses(samples, y), y), weights)
+        better = float((one - self.nll(samples, y, weights)).mean())
+        return samples.size(0) > 1 and better < 1e-4
 
     def usable(self, y: Tensor) -> Tensor:
-        """Which rows can be learned from ``[n]``: those without a gap."""
-        return ~y.isnan().reshape(y.size(0), -1).any(dim=1)
+        """Which rows can be learned from ``[n]``: those of which something is known."""
+        return known_entries(y).any(dim=-1)
 
     def strata(self, y: Tensor) -> Tensor:
         """Groups of rows alike in their truth ``[n]``: fifths, of several values of the first."""
@@ -208,26 +205,33 @@ class Target(ABC):
 
     def spec(self) -> dict[str, Any]:
         """The arguments that make it again, as JSON holds them."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
         return {"kind": self.kind, **plain}
+
+
+def _row_mean(losses: Tensor, y: Tensor) -> Tensor:
+    """The mean over the labels or values of every row that are known."""
+    known = known_entries(y)
+    return (losses * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
+
+
+def columns_of(y: Tensor, name: str, width: int | None = None) -> Tensor:
+    """The truth of several labels or values ``[m, T]``, as floats."""
+    columns = y.unsqueeze(1) if y.dim() == 1 else y
+    if columns.dim() != 2 or width not in (None, columns.size(1)):
+        raise InputError(f"y of shape [m, {width or 'T'}] in {name}", list(y.shape))
+    return columns if columns.is_floating_point() else columns.to(torch.get_default_dtype())
 
 
 def target_from(spec: Mapping[str, Any]) -> Target:
     """The target that `Target.spec` described."""
     settings = dict(spec)
     kind = settings.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise InputError(f"a target from {', '.join(_KINDS)}", repr(kind), "Upgrade gduq.")
+    kinds = {known.kind: known for known in Target.__subclasses__()}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InputError(f"a target from {', '.join(kinds)}", repr(kind), "Upgrade gduq.")
     try:
-        TypeAdapter(_KINDS[kind]).validate_json(json.dumps(settings), strict=True)
+        TypeAdapter(kinds[kind]).validate_json(json.dumps(settings), strict=True)
     except ValidationError as error:
         raise InputError(f"a sound target of {kind}", first_flaw(error)) from None
-    return _KINDS[kind](**settings)
-
-
-def log_mean(logs: Tensor, weights: Tensor | None) -> Tensor:
-    """Of likelihoods ``[..., K, m, T]``, given as logarithms, the log of their mean over K."""
-    count = logs.size(-3)
-    share = logs.new_full((count,), 1 / count) if weights is None else weights.to(logs)
-    return (logs + share.log().view(-1, 1, 1)).logsumexp(dim=-3)
+    return kinds[kind](**settings)

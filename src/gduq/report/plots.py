@@ -1,10 +1,9 @@
 """Figures: reliability and levels, truth and prediction, risk and coverage, ID and OOD.
 
-Every function returns a Matplotlib ``Figure`` made for one column of a paper (3.4 inches); save it
-with ``figure.savefig("name.pdf")``. Nothing is shown and no global state is touched, so they work
-without a display. ``predictions`` are one prediction with targets, or up to seven by name. Colours
-are those of Okabe and Ito, which colour-blind readers can tell apart; lines also differ by marker
-and dash.
+Every function returns a Matplotlib ``Figure`` for one column of a paper (3.4 inches): save it with
+``figure.savefig("name.pdf")``. No global state is touched. ``predictions`` are one prediction with
+targets, or up to seven by name. Colours are those of Okabe and Ito, which colour-blind readers can
+tell apart; lines also differ by marker and dash.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gduq import metrics, ood
@@ -48,6 +48,7 @@ _PILE = 0.35  # a bar with more of the rows than this hides all others on a line
 _MOST = 1000  # points of a line: more make files large and change nothing one could see
 
 Predictions = Prediction | Mapping[str, Prediction]
+_Array = NDArray[np.floating]
 
 
 @contextmanager
@@ -77,22 +78,26 @@ def _line(i: int, name: str = "", measure: str = "", value: float = 0.0) -> dict
     return {"color": COLOURS[i], "linestyle": _DASHES[i], "label": label or None}
 
 
-def _shares(values: Tensor, edges: Any) -> Any:
+def _shares(values: Tensor, edges: _Array) -> _Array:
     """A histogram as shares of the rows."""
     heights, _ = np.histogram(_array(values), bins=edges)
-    return heights / max(heights.sum(), 1)
+    shares: _Array = heights / max(heights.sum(), 1)
+    return shares
 
 
-def _thinned(rows: int, most: int = _MOST) -> Any:
+def _thinned(rows: int, most: int = _MOST) -> NDArray[np.int64]:
     """At most so many positions, evenly chosen."""
     return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(int))
 
 
-def _array(values: Tensor) -> Any:
-    return values.detach().cpu().numpy()
+def _array(values: Tensor) -> _Array:
+    found: _Array = values.detach().cpu().numpy()
+    return found
 
 
-def _intervals(axes: Axes, i: int, x: Any, y: Any, low: Any, high: Any, **style: Any) -> None:
+def _intervals(
+    axes: Axes, i: int, x: _Array, y: _Array, low: _Array, high: _Array, **style: Any
+) -> None:
     """Points with error bars; rounding may leave a length a little below 0."""
     axes.errorbar(x, y, [(y - low).clip(0), (high - y).clip(0)], ecolor=(COLOURS[i], 0.4), **style)
 
@@ -102,12 +107,6 @@ def reliability_diagram(predictions: Predictions, *, bins: int = 15) -> Figure:
 
     For classes (of labels, ``p.column(t)``). Below the diagonal a model is overconfident. The
     legend names each one's ECE over these bins.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
-        >>> len(reliability_diagram(p).axes)
-        2
     """
     named, start = _by_name(predictions), 1.0
     grid: Any = {"nrows": 2, "sharex": True, "height_ratios": [3.2, 1]}
@@ -140,8 +139,7 @@ def calibration_curve(predictions: Predictions) -> Figure:
         for i, (name, p) in enumerate(named.items()):
             x, y, low, high = map(_array, metrics.calibration_curve(p))
             axes.plot(x, y, **_line(i, name, "area", metrics.miscalibration_area(p)))
-            alpha = 0.18 if len(named) <= 3 else 0.08
-            axes.fill_between(x, low, high, color=COLOURS[i], alpha=alpha, linewidth=0)
+            axes.fill_between(x, low, high, color=COLOURS[i], alpha=0.12, linewidth=0)
         axes.set(xlabel="level of the interval", ylabel="share of the truth in it", xlim=(0, 1),
                  ylim=(0, 1.01))  # fmt: skip
     return figure
@@ -175,24 +173,19 @@ def parity(p: ValuePrediction, *, level: float = 0.9, most: int = 300) -> Figure
 def risk_coverage(predictions: Predictions) -> Figure:
     """Share of errors among the most certain rows, against how many of them are answered.
 
-    For classes, or one value, of which it is the RMSE of the answers. Lower is better; the grey
-    line of a single prediction is what a perfect ranking would reach. The legend names each AURC.
+    For classes, or one value, of which it is the RMSE of the answers. Lower is better. The legend
+    names each AURC.
     """
     named, top = _by_name(predictions), 0.0
     squared = isinstance(next(iter(named.values())), ValuePrediction)
     scale = np.sqrt if squared else np.asarray  # an RMSE from mean squares
-    with _panel(2.3, max(len(named), 2)) as (figure, axes):
+    with _panel(2.3, len(named)) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.risk_coverage(p)
             x, risk = _array(curve.coverage), scale(_array(curve.risk))
             keep = _thinned(len(risk))
             axes.plot(x[keep], risk[keep], **_line(i, name, "AURC", metrics.aurc(p)))
             top = max(top, float(risk[len(risk) // 10 :].max()))
-        if len(named) == 1:
-            sizes = np.arange(1, len(risk) + 1)
-            losses = np.sort(np.diff(_array(curve.risk) * sizes, prepend=0.0))
-            best = scale((losses.cumsum() / sizes).clip(0))
-            axes.plot(x[keep], best[keep], **_DOTTED, label="perfect ranking")
         top = 1.15 * top or 0.1  # the first few rows may err as they like
         axes.set(xlabel="coverage", xlim=(0, 1.01), ylim=(-0.02 * top, top))  # a 0 stays visible
         axes.set_ylabel("RMSE of the answers" if squared else "risk (share of errors)")
@@ -234,8 +227,8 @@ _PAGE = {colour.lower(): f"var(--s{i})" for i, colour in enumerate(COLOURS[:-1])
     "#000000": "var(--ink)",
     "#ffffff": "var(--card)",
 }
-_NOISE = re.compile(
-    r"^.*?<svg[^>]*>|</svg>\s*$|<!--.*?-->|<metadata>.*?</metadata>"
+_NOISE = re.compile(  # of Matplotlib's drawings and RDKit's
+    r"^.*?<svg[^>]*>|</svg>.*|<!--.*?-->|<metadata>.*?</metadata>|\sclass='[^']*'"
     r"|<defs>\s*<style.*?</style>\s*</defs>|font-family: [^;\"]*;? ?|(?<=<g) id=\"[^\"]*\""
     r"|(?<=>)\s+(?=<)",
     re.DOTALL,
@@ -247,13 +240,6 @@ def to_svg(figure: Figure, label: str) -> str:
 
     Text stays text, nothing is loaded or run, and two figures of a page share no id. ``label`` is
     what it shows, for readers who cannot see it.
-
-    Example:
-        >>> from gduq.prediction import ClassPrediction
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1) * 2, target=torch.tensor([0, 1] * 20))
-        >>> svg = to_svg(risk_coverage(p), "Risk & coverage")
-        >>> svg[:9], "&amp; coverage" in svg, "coverage</text>" in svg, "#0072b2" in svg
-        ('<svg view', True, True, False)
     """
     import matplotlib
 
@@ -263,13 +249,13 @@ def to_svg(figure: Figure, label: str) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's font draws it
         figure.draw_without_rendering()  # once for ticks, once for where they leave room
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    body = _NOISE.sub("", file.getvalue()).replace("xlink:href", "href")
+    body = file.getvalue().replace("xlink:href", "href")
     body = re.sub(r"#[0-9a-f]{6}\b", lambda m: _PAGE.get(m[0], m[0]), body)
     width, height = (figure.get_size_inches() * 72).tolist()
     return inline(body, width, height, label)
 
 
-def inline(body: str, width: float, height: float, label: str) -> str:
-    """An SVG element around what is drawn, with a description."""
-    about = escape(label)
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{about}">{body}</svg>'
+def inline(svg: str, width: float, height: float, label: str) -> str:
+    """A drawing with a description, without what a page does not need."""
+    start = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+    return f"{start}{_NOISE.sub('', svg)}</svg>"

@@ -1,26 +1,30 @@
-"""A model on a split: what depends on the kind, as numbers; words.j2 has the words."""
+"""A model on a split: what depends on the kind, as numbers, and the tables made of them; words.j2
+has the words."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gduq import metrics
 from gduq.metrics import Interval
 from gduq.metrics.rows import PROMISED
-from gduq.report.seeds import change, is_clear
-from gduq.report.subject import Subject
+from gduq.report.subject import Subject, change, is_clear, main_split, split_names
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["Mark", "ScoreColumn", "SplitResult", "compared", "in_words", "result_of", "templates"]
+__all__ = ["Mark", "ReportTable", "ScoreColumn", "SplitResult", "TableCell", "apart", "compared",
+           "in_words", "label_table", "result_of", "scorecards", "templates"]  # fmt: skip
 
 _MIN_ROWS, _MIN_POSITIVES = 30, 10  # fewer say nothing about a model
 _WIDE = 0.5  # of the spread of the measured values: wider 90 % intervals say too little
@@ -57,6 +61,12 @@ COLUMNS = {column.measure: column for column in (
 )}  # fmt: skip
 
 
+_OF_LABEL = [COLUMNS[n] for n in ("roc_auc", "average_precision", "balanced_accuracy", "ece")]
+_FEW = "“–” instead of an interval: too few positives, or too few rows of a class, to resample."
+_LABELS = f"Hold average precision against the share of yes, which is what guessing gets. {_FEW}"
+_STYLES = {"number": (1.0, ".3f"), "share": (100.0, ".1f"), "points": (100.0, "+.1f")}
+
+
 class Recall(NamedTuple):
     """Which share of the rows of a class or label is found."""
 
@@ -75,14 +85,14 @@ class SplitResult(ABC):
     answers: ClassVar[str] = "label"  # of a prediction
     errors: Tensor  # how surely it is wrong [m]; 0 where it is right, or nothing is known
 
-    def __init__(self, subject: Subject, split: str, part: str | None = None) -> None:
-        self.subject, self.split, self.part = subject, split, part
-        p = subject.predictions[split]
-        self.p: Any = p if part is None else subject.parts[split][part]
+    def __init__(self, subject: Subject, split: str, part: str | None, p: Any) -> None:
+        self.subject, self.split, self.part, self.p = subject, split, part, p
         self.kind, self.gap = self.p.kind, self.value("gap")
         self.is_clear = is_clear(self.gap)
         self.is_off = self.is_clear and abs(self.gap.value) >= _SMALL
         self.is_ranked = self.value("roc_auc").low > 0.5  # clearly better than by chance
+        if len(self.p) < _MIN_ROWS:
+            self.too_few = f"{len(self.p)} rows are too few to judge it"
         if self.p.target is not None and len(self.p):
             self._judge()
 
@@ -115,12 +125,11 @@ class SplitResult(ABC):
     @property
     def uncertainty(self) -> Tensor:
         """The first score of its kind ``[m]``; of several, in units of what is usual."""
-        each = getattr(self.p, self.p.ood_scores[0]).reshape(len(self.p), -1)
-        found: Tensor = (each / each.mean(dim=0).clamp_min(1e-12)).mean(dim=1)
-        return found
+        each: Tensor = getattr(self.p, self.p.ood_scores[0]).reshape(len(self.p), -1)
+        return (each / each.mean(dim=0).clamp_min(1e-12)).mean(dim=1)
 
     @abstractmethod
-    def name(self, y: Any) -> str:
+    def name(self, y: Tensor) -> str:
         """An answer or a truth ``[T]``, as far as it is known."""
 
     def certainty(self, row: int) -> str:
@@ -142,33 +151,29 @@ class _Discrete(SplitResult):
 class _Classes(_Discrete):
     def _judge(self) -> None:
         p, y = self.p, self.p.target
-        hits = {c: p.correct[y == c].double() for c in y.unique().tolist()}
-        found = [Recall(self.name([c]), float(h.mean()), len(h)) for c, h in hits.items()]
+        hits = [(c, p.correct[y == c].double()) for c in y.unique()]
+        found = [Recall(self.name(c.view(1)), float(h.mean()), len(h)) for c, h in hits]
         self.recalls = sorted(found, key=lambda recall: recall.rows)
         super()._judge()
         self.errors = p.confidence * ~p.correct
         self.is_uneven = self.common_share >= _UNEVEN / len(found)  # others are rare
         rarest = self.recalls[0]
         if len(found) == 1:
-            every = f"all of these rows are “{rarest.name}”"
-            self.too_few = f"{every}, so they cannot show whether others are found"
-            self.faults = []
+            self.too_few, self.faults = f"all of these rows are “{rarest.name}”", []
         elif p.num_classes == 2 and rarest.rows < _MIN_POSITIVES:
             self.too_few = f"{rarest.rows} rows of “{rarest.name}” are too few to judge it"
-        elif len(p) < _MIN_ROWS:
-            self.too_few = f"{len(p)} rows are too few to judge it"
 
     @property
     def hits(self) -> tuple[int, int, str]:
         """How many of the rows ranked first are of the second class, of how many; its name."""
         first = self.p.probs[:, 1].topk(min(_FIRST, len(self.p))).indices
-        return int((self.p.target[first] == 1).sum()), len(first), self.name([1])
+        return int((self.p.target[first] == 1).sum()), len(first), self.name(torch.tensor([1]))
 
     def details(self) -> list[tuple[str, str, bool]]:
         lost = min(recall.share for recall in self.recalls) < self.value("accuracy").value / 2
         return [("", in_words("classes_found", self), lost)] if self.is_uneven or lost else []
 
-    def name(self, y: Any) -> str:
+    def name(self, y: Tensor) -> str:
         known, label = self.subject.splits, int(y[0])
         names = self.p.names or (known.class_names if known else ())
         return str(names[label]) if label < len(names) else str(label)
@@ -195,7 +200,7 @@ class _Labels(_Discrete):
         text = in_words("labels_by_chance", weak, len(known))
         return [("", text, len(weak) == len(known))] if weak and len(known) > 1 else []
 
-    def name(self, y: Any) -> str:
+    def name(self, y: Tensor) -> str:
         if len(y) == 1:
             return {1.0: "yes", 0.0: "no"}.get(float(y[0]), "unknown")
         named = list(zip(self.subject.names, y.tolist(), strict=True))
@@ -217,8 +222,6 @@ class _Values(SplitResult):
         self.unit = f" {unit}" if (unit := next(filter(None, p.units or ()), "")) else ""
         self.promise = PROMISED, PROMISED - self.gap.value
         self.has_skill = not self.value("r2").value <= 0
-        if len(p) < _MIN_ROWS:
-            self.too_few = f"{len(p)} rows are too few to judge it"
         low, high = p.interval(PROMISED)
         deviations = ((y - p.mean).abs() / p.std).nan_to_num(0.0) * ((y < low) | (y > high))
         self.errors = deviations.reshape(len(p), -1).amax(dim=1)
@@ -235,7 +238,7 @@ class _Values(SplitResult):
         return [(one.part or "", in_words("result", one), one.is_clear and one.gap.value >= 0.05)
                 for one in each]  # fmt: skip
 
-    def name(self, y: Any) -> str:
+    def name(self, y: Tensor) -> str:
         return self._named(["unknown" if math.isnan(v) else f"{v:.3g}" for v in y.tolist()])
 
     def _named(self, words: Sequence[str]) -> str:
@@ -247,15 +250,14 @@ class _Values(SplitResult):
         return f"90 % interval {self._named([f'{low:.3g} to {high:.3g}' for low, high in ends])}"
 
 
-_RESULTS: dict[str, type[SplitResult]] = {
-    "classes": _Classes, "labels": _Labels, "values": _Values,
-}  # fmt: skip
+_RESULTS: Any = {"classes": _Classes, "labels": _Labels, "values": _Values}
 
 
 def result_of(subject: Subject, split: str, part: str | None = None) -> SplitResult:
     """A subject on a split, or one of its labels or values there."""
     p = subject.predictions[split] if part is None else subject.parts[split][part]
-    return _RESULTS[p.kind](subject, split, part)
+    found: SplitResult = _RESULTS[p.kind](subject, split, part, p)
+    return found
 
 
 def compared(
@@ -263,20 +265,20 @@ def compared(
 ) -> dict[ScoreColumn, Mark] | None:
     """Where another subject is better or worse, beyond the interval of the paired difference;
     ``None`` if they were not judged on the same rows."""
-    marks: dict[str, Mark] = {}
+    marks: dict[ScoreColumn, Mark] = {}
     several = other.part is None and len(first.names) > 1
-    for measure, title, _, better in columns:
-        if not better or (several and "{unit}" in title):
+    for column in columns:
+        if not column.better or (several and "{unit}" in column.title):
             continue
-        name = "distance" if better == "near" else measure
+        name = "distance" if column.better == "near" else column.measure
         found = change(name, first, other.subject, other.split, other.part)
         if found is None:
             return None
         if is_clear(found):
-            marks[measure] = "better" if (found.value > 0) == (better == "up") else "worse"
-    if marks.get("balanced_accuracy") == "worse" and marks.get("accuracy") == "better":
-        del marks["accuracy"]  # gained by leaving a class out: no praise for that
-    return {COLUMNS[measure]: mark for measure, mark in marks.items()}
+            marks[column] = "better" if (found.value > 0) == (column.better == "up") else "worse"
+    if [marks.get(COLUMNS[n]) for n in ("accuracy", "balanced_accuracy")] == ["better", "worse"]:
+        del marks[COLUMNS["accuracy"]]  # gained by leaving a class out: no praise for that
+    return marks
 
 
 @cache
@@ -294,3 +296,87 @@ def in_words(macro: str, *about: object) -> str:
     """A sentence of words.j2."""
     found = getattr(templates().get_template("words.j2").module, macro)(*about)
     return " ".join(str(found).split())
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+class TableCell(NamedTuple):
+    """What a table shows in one place, and the number it stands for."""
+
+    text: str
+    value: float = math.nan
+    detail: str = ""  # its interval
+    mark: Mark = ""
+
+
+class ReportTable(NamedTuple):
+    """A table with a caption; the first column names the rows, the others hold numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[TableCell]]
+    note: str = ""
+
+
+def _cell(
+    column: ScoreColumn, result: SplitResult, calibrator: str = "none", mark: Mark = ""
+) -> TableCell:
+    """A number with its interval and its deviation over runs."""
+    value, *ends = result.value(column.measure, calibrator)
+    if math.isnan(value):
+        return TableCell("–")
+    factor, digits = _STYLES[column.style]
+    texts = [f"{factor * v:{digits}}" for v in (value, *ends)]
+    shown, low, high = (t if t.strip("+-0.") else t.lstrip("+-") for t in texts)  # no minus of a 0
+    key = (result.split, column.measure, calibrator, result.part or "")
+    runs = [v for run in result.subject.runs if not math.isnan(v := run.value(*key).value)]
+    if len(runs) > 1:
+        shown += f" ± {factor * statistics.stdev(runs):{digits.lstrip('+')}}"
+    detail = "–" if math.isnan(ends[0]) else f"{low} to {high}"  # too few rows give none
+    return TableCell(shown.replace("-", "−"), value, detail.replace("-", "−"), mark)
+
+
+def apart(subject: Subject) -> list[str | None]:
+    """What is shown one by one: values, by name; everything else is shown as it is."""
+    return [None] if subject.example.mean_of_parts else list(subject.names)
+
+
+def scorecards(subjects: Sequence[Subject]) -> list[ReportTable]:
+    """One table per split, and per value; one line per subject and each of its calibrators."""
+    found, first = [], subjects[0]
+    for split, part in product(split_names(subjects), apart(first)):
+        shown = [result_of(s, split, part) for s in subjects if s.labelled(split, part) is not None]
+        rows = list[tuple[TableCell, ...]]()
+        for one in shown:
+            table, name = one.subject.result.table, one.subject.name
+            here = table[(table["kind"] == "metrics") & (table["split"] == split)]
+            plain = {} if one.subject is first else compared(first, one, one.columns) or {}
+            for calibrator in here["calibrator"].unique():
+                marks, added = (plain, "") if calibrator == "none" else ({}, f" + {calibrator}")
+                cells = [_cell(c, one, calibrator, marks.get(c, "")) for c in one.columns]
+                rows.append((TableCell(name + added), *cells))
+        if shown:
+            few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
+            sizes = " or ".join(f"{n:,}" for n in sorted({len(one.p) for one in shown}))
+            title = f"{split}: {part} ({sizes} rows)" if part else f"{split} ({sizes} rows)"
+            note = f"To compare: {in_words('baseline', shown[0])}. {few}".strip()
+            unit = next(filter(None, getattr(shown[0].p, "units", None) or ()), "")
+            heads = [c.title.format(unit=unit and f", {unit}") for c in shown[0].columns]
+            found.append(ReportTable(title, ("Model", *heads), rows, note))
+    return found
+
+
+def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
+    """Every label of the first subject, the worst ranked first: how rare it is, how well ranked."""
+    first, split, rows = subjects[0], main_split(subjects), []
+    if split is None or len(first.names) == 1 or not first.example.mean_of_parts:
+        return None
+    for name in first.names:
+        one = result_of(first, split, name)
+        size, rate = len(one.p), float(one.p.require_target().double().mean())
+        facts = TableCell(name), TableCell(f"{size:,}", size), TableCell(f"{100 * rate:.1f}", rate)
+        rows.append((*facts, *(_cell(column, one) for column in _OF_LABEL)))
+    rows.sort(key=lambda row: (math.isnan(row[3].value), row[3].value))
+    columns = ("Label", "Rows", "Yes,\u00a0%", *(column.title for column in _OF_LABEL))
+    return ReportTable(f"Labels of {split}: {first.name}", columns, rows, _LABELS)

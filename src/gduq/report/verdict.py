@@ -13,8 +13,7 @@ from gduq import calibration
 from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.report.results import compared, in_words, result_of
-from gduq.report.seeds import change, difference
-from gduq.report.subject import Subject, main_split, situation
+from gduq.report.subject import Subject, change, difference, main_split
 
 __all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "verdict"]
 
@@ -22,7 +21,6 @@ CALIBRATED = "calibrated"  # the bundle that the advised `gduq calibrate` writes
 LARGE = 0.05  # a gap of more is bad
 _FINDS = 0.7  # an AUROC from which on novelty is said to find shifted rows
 _NO_SHIFT = 0.6  # an AUROC of novelty below which a cut may be none
-_COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
 
 Tone = Literal["good", "bad", "care", "neutral"]
 Action = Literal["keep", "rank", "calibrate", "collect", "switch"]
@@ -58,18 +56,8 @@ class Verdict:
 
 
 def verdict(subjects: Sequence[Subject]) -> Verdict:
-    """Judge the first subject, and what each other one changes.
-
-    A change is only called one if the interval of the paired difference leaves out 0.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import ClassPrediction
-        >>> y = torch.tensor([0, 1, 0, 1, 0, 1, 1, 0] * 5)
-        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), y)
-        >>> verdict([Subject("vanilla", {"ood_test": p})]).headline
-        'Under shift, vanilla is right in 75 % of the rows; on average it is 73 % sure and 75 % right: neither clearly over- nor under-confident.'
-    """  # noqa: E501
+    """Judge the first subject, and what each other one changes, which is only called a change if
+    the interval of the paired difference leaves out 0."""
     split = main_split(subjects)
     if split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
@@ -78,23 +66,13 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     name, here = facts.first.name, facts.here
     points = [] if facts.home is None else [Statement(name, in_words("home", facts))]
     for about, text, bad in here.details():
-        points.append(
-            Statement(f"{name}: {about}" if about else name, text, "bad" if bad else "neutral")
-        )
+        whom = f"{name}: {about}" if about else name
+        points.append(Statement(whom, text, "bad" if bad else "neutral"))
     points += [_changed(facts, other) for other in subjects[1:]]
     rule = next(rule for rule in RULES if rule.applies(facts))
     advice = Advice(rule.action, in_words(rule.words, facts), _command(facts, rule.command))
     headline, note = in_words("headline", facts), in_words("note", facts)
     return Verdict(headline, facts.tone, tuple(points), note, advice)
-
-
-class _Calibrated(NamedTuple):
-    """A calibrator, the rows it was fitted on, and whether the NLL is clearly higher or lower."""
-
-    name: str
-    fit_on: str
-    harms: bool  # here
-    helps: bool  # here, and harms not at home
 
 
 class _Facts:
@@ -107,7 +85,6 @@ class _Facts:
         self.here = result_of(self.first, split)
         at_home = split != "id_test" and self.first.labelled("id_test") is not None
         self.home = result_of(self.first, "id_test") if at_home else None
-        self.situation = situation(self.first, split)
         self.is_shifted = not split.startswith(("id", "test"))
         # with which AUROC novelty tells these rows from those of known kind
         self.novelty = self.first.value(split, "auroc", variant="novelty").value
@@ -128,6 +105,18 @@ class _Facts:
         elif self.here.faults or self.here.too_few or (self.here.is_off and not -LARGE < gap < 0):
             self.tone = "care"
 
+    @property
+    def situation(self) -> str:
+        """How a sentence calls the situation: ``Under size shift``."""
+        split = self.here.split
+        if "=" in split:
+            return f"At {split}"
+        if not self.is_shifted:
+            return "On data like its training data" if split.startswith("id") else f"On {split}"
+        data = self.first.splits.name if self.first.splits else ""
+        parts = [p for p in data.split("/")[1:] if p not in ("covariate", "concept")]
+        return f"Under {parts[-1]} shift" if parts else "Under shift"
+
     @cached_property
     def better(self) -> tuple[Interval, Subject] | None:
         """The subject of a clearly lower NLL that loses no class for it."""
@@ -141,34 +130,35 @@ class _Facts:
         return min(found, key=lambda pair: (pair[0].value, pair[1].name), default=None)
 
     @cached_property
-    def calibrated(self) -> _Calibrated | None:
-        """What the usual calibrator, fitted on validation rows, changes here and at home."""
+    def calibrated(self) -> list[Interval]:
+        """What the usual calibrator, fitted on validation rows, changes of the NLL here and, where
+        it is known, at home; nothing where it cannot be fitted."""
         run, split = self.first.each_run[0], self.here.split
-        fit_on, name = str(run.result.settings.get("fit_on", "id_val")), run.example.calibrator
-        fit_rows = run.labelled(fit_on)
-        if fit_rows is None or split == fit_on:
-            return None
+        fit_rows = run.labelled(run.settings.fit_on)
+        if fit_rows is None or split == run.settings.fit_on:
+            return []
+        known = [p for s in (split, "id_test") if (p := run.labelled(s)) is not None]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
-                calibrator = calibration.make(name).fit(fit_rows)
-                here, home = (
-                    None if p is None else difference("nll", p, calibrator(p), **run.sampling)
-                    for p in (run.labelled(split), run.labelled("id_test"))
-                )
+                calibrator = calibration.make(run.example.calibrator).fit(fit_rows)
+                found = [difference("nll", p, calibrator(p), run.settings) for p in known]
         except InputError:  # too few rows to fit on
-            return None
-        if here is None:
-            return None
-        helps = here.high < 0 and not (home is not None and home.low > 0)
-        return _Calibrated(name, fit_on, here.low > 0, helps)
+            return []
+        return [change for change in found if change is not None]
+
+    @property
+    def harms(self) -> bool:
+        """Whether that calibrator clearly raises the NLL here."""
+        return bool(self.calibrated) and self.calibrated[0].low > 0
 
     @property
     def can_calibrate(self) -> bool:
         """Whether calibration is of use here; without validation rows nobody can try it."""
-        if self.calibrated is None:
+        if not self.calibrated:
             return self.here.is_off and not self.is_shifted
-        return self.here.is_off and self.same_at_home and self.calibrated.helps
+        helps = self.calibrated[0].high < 0 and not any(one.low > 0 for one in self.calibrated)
+        return self.here.is_off and self.same_at_home and helps
 
 
 # -- rules
@@ -224,9 +214,5 @@ def _changed(facts: _Facts, other: Subject) -> Statement:
         return Statement(other.name, text)
     named = {c.title.partition(",")[0].partition("{")[0]: mark for c, mark in marks.items()}
     better, worse = ([n for n, m in named.items() if m == mark] for mark in ("better", "worse"))
-    base, cost = first.cost or {}, other.cost or {}
-    costs = [f"{cost[key] / base[key]:.2g}× the {name}" for key, name in _COSTS.items()
-             if key in cost and base.get(key)]  # fmt: skip
-    text = in_words("changes", facts, result, better, worse, costs)
     tone: Tone = "neutral" if bool(better) == bool(worse) else "good" if better else "bad"
-    return Statement(other.name, text, tone)
+    return Statement(other.name, in_words("changes", result, better, worse), tone)

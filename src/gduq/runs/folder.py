@@ -1,35 +1,83 @@
-"""`RunFolder`: what a run leaves on disk, and everything about it again without training."""
+"""What a run learns from, and what it leaves on disk: all about it again without training."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from gduq._io import locked, write_json
 from gduq.bundle import describe, load_reference, save
 from gduq.bundle import load as load_bundle
-from gduq.data import View
+from gduq.data import Splits, View, load
+from gduq.data.source import OwnData, read_own, source_digest
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
 from gduq.evaluation.calibrated import Calibrated, full_graph
 from gduq.models.predictor import Predictor
-from gduq.prediction import Prediction
-from gduq.runs import build
+from gduq.prediction import Classes, Prediction, infer_target
 from gduq.runs.config import RunConfig
-from gduq.training.history import History
+from gduq.training import History
 
-if TYPE_CHECKING:
-    from os import PathLike
-
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "all_views", "data_of", "plan"]
 
 FINISHED = "finished"
+Schema = TypeVar("Schema")
 _Split = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=.+-]+$")]  # a name of a file
+_load = lru_cache(maxsize=2)(load)  # for the next run of the same process
+
+
+def data_of(config: RunConfig) -> OwnData:
+    """The data of a run: its splits, and what the outputs mean, with the names and units it
+    brings."""
+    data = config.data
+    if data.source is None:
+        splits = _load(data.name, seed=data.seed, limit=data.limit)
+        y = torch.cat([view.target for view in all_views(splits).values()])
+        target = infer_target(y, len(splits.class_names) or None)
+        cut = tuple(f"{name:<9} {len(view)}" for name, view in splits)
+        found = OwnData(splits, target, by="", cut=cut, rejects=())
+    elif source_digest(data.source) == data.digest:
+        found = read_own(**data.model_dump(exclude={"digest"}))
+    else:
+        do = "Train again: another content makes another run."
+        raise InputError(f"in {data.source} what the run was made with", "other content", do)
+    if isinstance(found.target, Classes):  # which has names of its own
+        return found
+    given = {"names": found.splits.target_names, "units": found.splits.units}
+    known = {k: v for k, v in given.items() if v and hasattr(found.target, k)}
+    return replace(found, target=replace(found.target, **known))
+
+
+def plan(config: RunConfig) -> dict[str, object]:
+    """What would be read, cut and trained: for `gduq train --dry-run`."""
+    model, found = config.model, data_of(config)
+    return {
+        "description": found.splits.description,
+        "cut by": found.by,
+        "task": found.target.kind,
+        "targets": found.splits.target_names,
+        "units": found.splits.units,
+        "classes": found.splits.class_names,
+        "network": f"{model.conv}, {model.num_layers} layers of {model.hidden_channels}",
+        "method": config.method.kind,
+        "epochs": config.training.epochs,
+        "cut": found.cut,
+        "rejected": [str(reject) for _, reject in found.rejects],
+    }
+
+
+def all_views(splits: Splits) -> dict[str, View]:
+    """Every split and severity that has rows, by name."""
+    views = {**dict(splits), **splits.severities}
+    return {name: view for name, view in views.items() if len(view)}
 
 
 class _Info(BaseModel):
@@ -69,12 +117,10 @@ class RunFolder:
 
     Args:
         path: The folder; it must hold a run, finished or not.
-        trust_source: Whether data that its config names as ``package.module:Name`` may be
-            imported: it is code.
     """
 
-    def __init__(self, path: str | PathLike[str], trust_source: bool = False) -> None:
-        self.path, self._trusted = Path(path), trust_source
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
         if not (self.path / "config.json").is_file():
             do = "Make one with `gduq train` or gduq.runs.run.run."
             raise InputError("the folder of a run, with config.json", str(self.path), do)
@@ -82,21 +128,10 @@ class RunFolder:
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return (self.path / FINISHED).is_file()
-
-    def check_finished(self) -> None:
-        """Raise unless the run came to its end."""
-        if not self.finished:
-            do = "Run it again: it goes on."
-            raise InputError("a finished run", f"{self.path}, which is not", do)
-
     @cached_property
     def config(self) -> RunConfig:
         """What was asked for."""
-        return RunConfig.read(self.path, trust_source=self._trusted)
+        return RunConfig.read(self.path)
 
     @property
     def bundle(self) -> Path:
@@ -111,22 +146,23 @@ class RunFolder:
     @cached_property
     def views(self) -> dict[str, View]:
         """The data of the run, by split."""
-        return build.all_views(build.splits_of(self.config))
+        return all_views(data_of(self.config).splits)
 
     @property
     def history(self) -> History:
         """The epochs; of an ensemble, those of its members."""
-        found: History = self._read("history.json", History)
-        return found
+        return self._read("history.json", History)
 
     @property
     def info(self) -> dict[str, Any]:
         """Versions, seconds of training and prediction, parameters, rows."""
-        found: dict[str, Any] = self._read("info.json", _Info).model_dump()
-        return found
+        return self._read("info.json", _Info).model_dump()
 
-    def _read(self, name: str, schema: Any) -> Any:
+    def _read(self, name: str, schema: type[Schema]) -> Schema:
         """A file of the run, as pydantic reads such a thing."""
+        if not (self.path / FINISHED).is_file():
+            do = "Run it again: it goes on."
+            raise InputError("a finished run", f"{self.path}, which is not", do)
         path, what = self.path / name, f"a sound {name} of a run in {self.path}"
         try:
             if path.exists() and not path.is_file():  # a pipe would never end
@@ -140,7 +176,6 @@ class RunFolder:
 
     def predictions(self) -> dict[str, Any]:
         """Uncalibrated predictions by split, in the order they were made."""
-        self.check_finished()
         found: dict[str, Any] = {}
         for split, rows in self.info["rows"].items():
             file = self.path / "predictions" / f"{split}.npz"
@@ -166,54 +201,40 @@ class RunFolder:
             ),
         )
 
-    def evaluation(self) -> Evaluation:
-        """Everything measured; made and kept when first asked for, without training."""
-        self.check_finished()
-        with locked(self.path):
-            if not (path := self.path / "metrics.json").is_file():
-                self.evaluate().to_json(path)
-        return Evaluation.from_json(path)
+    def evaluation(self, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
+        """Everything measured, with all calibrators of the run; kept, and nothing is trained.
 
-    def evaluate(self, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
-        """Everything measured, with every calibrator of the config; nothing is written.
+        Where one of ``more`` cannot be fitted, an `InputError` says why, and the run stays as it
+        is.
 
         Args:
-            more: Other calibrators beside those.
+            more: Calibrators that are new to the run, and stay with it: names of
+                `gduq.calibration.METHODS`, or of those that take copies with ``+corrupted``, which
+                are fitted on shifted copies of the rows too.
             subgroups: Also measure groups of rows, see `gduq.evaluate`.
         """
-        severe = self.info["severities"]
-        return evaluate(
-            self.calibrated,
-            self.views if subgroups else None,
-            (*self.config.calibrators, *more),
-            ood=[s for s in self.calibrated.raw if s.startswith("ood") or s in severe],
-            resamples=self.config.resamples,
-            subgroups=subgroups,
-        )
-
-    def recalibrate(self, methods: Iterable[str]) -> RunFolder:
-        """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
-
-        Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
-
-        Args:
-            methods: Names of `gduq.calibration.METHODS`, or of those that take copies with
-                ``+corrupted``, which are fitted on shifted copies of the rows too.
-        """
+        path, severe = self.path / "metrics.json", self.info["severities"]
         with locked(self.path):
-            self.check_finished()
-            fresh = RunFolder(self.path)  # another process may have added some
-            known = fresh.config.calibrators
-            config = fresh.config.with_({"calibrators": (*known, *methods)})
-            if more := config.calibrators[len(known) :]:
-                result, metrics = fresh.evaluate(more), self.path / "metrics.json"
-                for name in set(more) & set(result.settings["skipped"]):
-                    reason = result.settings["skipped"][name]
+            config = RunConfig.read(self.path)  # others may have added
+            known = len(config.calibrators)
+            config = config.with_({"calibrators": (*config.calibrators, *more)})
+            new = config.calibrators[known:]
+            if new or subgroups or not path.is_file():
+                found = evaluate(
+                    self.calibrated,
+                    self.views if subgroups else None,
+                    config.calibrators,
+                    ood=[s for s in self.calibrated.raw if s.startswith("ood") or s in severe],
+                    resamples=config.resamples,
+                    subgroups=subgroups,
+                )
+                for name in set(new) & set(found.settings["skipped"]):
+                    reason = found.settings["skipped"][name]
                     raise InputError(f"calibrators that fit this run, not {name}", reason)
-                metrics.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 write_json(self.path / "config.json", config.model_dump(mode="json"))
-                result.to_json(metrics)
-        return RunFolder(self.path)
+                found.to_json(path)
+        return Evaluation.from_json(path)
 
     def save_calibrated(self, name: str, output: str | Path) -> Path:
         """The model with one calibrator in one bundle, for ``gduq predict`` and `gduq.load`.

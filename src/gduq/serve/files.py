@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from gduq._io import atomic_path, to_json
 from gduq.conformal import shift_test
 from gduq.data import outputs
 from gduq.data.files import stream
-from gduq.data.outputs import Reject, RejectList, check_output, safe_cell
-from gduq.data.table import check_columns, is_table, read_table
+from gduq.data.outputs import Reject, check_output, safe_cell
+from gduq.data.table import is_table, read_table
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 from gduq.serve.service import Service
@@ -32,7 +32,7 @@ from gduq.serve.service import Service
 __all__ = ["Served", "predict_files", "row_file"]
 
 _SAMPLE = 1000  # rows to test for shift
-Columns = Mapping[str, list[Any]]
+Columns = Mapping[str, list[object]]
 
 
 @dataclass
@@ -48,8 +48,7 @@ class Served:
     abstained: int | None = None  # rows with a reason to abstain, where there are rules
     shift_pvalue: float | None = None  # two-sample test of the rows against the reference data
     columns: list[str] = field(default_factory=list)  # their names
-    reasons: dict[str, int] = field(default_factory=dict)  # how often each is given to abstain
-    units: dict[str, str] = field(default_factory=dict)  # of values that have one
+    reasons: Counter[str] = field(default_factory=Counter)  # how often each is given to abstain
 
 
 def predict_files(
@@ -82,49 +81,45 @@ def predict_files(
         notify: Called with the number of graphs seen so far.
     """
     path, inputs = check_output(Path(output).expanduser()), [Path(s).expanduser() for s in sources]
-    for source in inputs:
-        if not source.exists():
-            raise InputError("a file of graphs", f"{source}, which does not exist")
     listed = outputs.rejects_path(path, rejects)
     outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
-    kept, shown = _kept_columns(inputs, smiles, keep, ids), any(map(_shows_smiles, inputs))
-    done, reasons = Served(path, units=service.units), Counter[str]()
+    kept, done = _kept_columns(inputs, smiles, keep, ids), Served(path)
     sample, generator = None, torch.Generator().manual_seed(0)
-    with RejectList(listed) as log, ExitStack() as stack:
+    outputs.check_rejects(listed)
+    left = list[tuple[object, int, Reject]]()
+    with ExitStack() as stack:
         write: Callable[[Columns], None] | None = None
         for source in inputs:
             items = iter(stream(source, smiles=smiles))
             while part := list(islice(items, batch_size)):
-                good = dict[int, Any]()
-                for row, item in part:
-                    if isinstance(item, Reject):
-                        log.write(source, row, item)
-                    else:
-                        good[row] = item
+                left += [(source, row, item) for row, item in part if isinstance(item, Reject)]
+                good = {row: item for row, item in part if not isinstance(item, Reject)}
                 numbers = list(good)
                 for chosen, p in service.answer_each(list(good.values())):
                     if isinstance(p, str):
-                        log.write(source, numbers[chosen[0]], Reject(source.name, 0, p))
+                        left.append((source, numbers[chosen[0]], Reject(source.name, 0, p)))
                         continue
                     graphs = {numbers[i]: good[numbers[i]] for i in chosen}
-                    answers = service.table(list(graphs.values()), p)
-                    columns = _all_columns(source, graphs, answers, kept, shown)
                     if write is None:  # the columns are known with the first answers
-                        write, done.columns = stack.enter_context(row_file(path)), list(columns)
-                    write(columns)
+                        write = stack.enter_context(row_file(path))
+                        shown = any(map(is_table, inputs)) or "smiles" in good[numbers[0]]
+                    table = service.table(list(graphs.values()), p)
+                    write(columns := _all_columns(source, graphs, table, kept, shown))
+                    done.columns = list(columns)
                     done.graphs, done.rows = done.graphs + len(graphs), done.rows + len(p)
-                    reasons.update(filter(None, answers.get("abstain", ())))
+                    done.reasons.update(filter(None, table.get("abstain", ())))
                     if service.reference is not None:
                         sample = _drawn(sample, p, generator)
-                notify(done.graphs + log.rows)
-    done.rejected, done.first, done.reasons = log.rows, log.first, dict(reasons)
-    done.rejects = log.path if log.rows else None
+                notify(done.graphs + len(left))
+    outputs.write_rejects(listed, left)
+    if left:
+        done.rejected = len(left)
+        file, row, reject = left[0]
+        done.rejects, done.first = listed, f"{file}, row {row}: {reject.reason}"
     if not done.graphs:
-        got = f"none; the first of {done.rejected}: {done.first}" if done.rejected else "none"
         do = f"All are listed in {done.rejects}." if done.rejected else ""
-        raise InputError("at least one graph the model can read", got, do)
-    if "abstain" in done.columns:
-        done.abstained = reasons.total()
+        raise InputError("at least one graph the model can read", done.first or "none", do)
+    done.abstained = done.reasons.total() if "abstain" in done.columns else None
     if sample is not None and service.reference is not None:
         done.shift_pvalue = float(shift_test(service.reference, sample[0]).pvalue)
     return done
@@ -145,28 +140,23 @@ def _kept_columns(
     sources: Sequence[Path], smiles: str, keep: Sequence[str], ids: Sequence[str]
 ) -> list[str]:
     """Columns of tables that go into the answers: those that name a row where all have them."""
-    check_columns(sources, keep)
+    _ = [read_table(source).column(name) for source in sources for name in keep]  # are there
     tables = [read_table(source).names for source in sources if is_table(source)]
     own = ids if len(tables) == len(sources) else ()
     own = [name for name in own if all(names.count(name) == 1 for names in tables)]
     return [name for name in dict.fromkeys([*own, *keep]) if name.lower() != smiles.lower()]
 
 
-def _shows_smiles(source: Path) -> bool:
-    """Whether a source says which molecules its graphs are."""
-    first = (0, None) if is_table(source) else next(iter(stream(source)), (0, None))
-    return is_table(source) or (isinstance(first[1], Data) and "smiles" in first[1])
-
-
 def _all_columns(
     source: Path, graphs: Mapping[int, Data], answers: Columns, keep: Sequence[str], smiles: bool
-) -> dict[str, list[Any]]:
+) -> dict[str, list[object]]:
     """`Service.table` of graphs by row with file, row, SMILES and kept columns before it.
 
     A kept column whose name is taken gets ``input_`` in front of it.
     """
-    rows = [list(graphs)[number] for number in answers["graph"]]
-    found: dict[str, list[Any]] = {"file": [str(source)] * len(rows), "row": rows}
+    numbers = list(graphs)
+    rows = [numbers[cast(int, place)] for place in answers["graph"]]
+    found: dict[str, list[object]] = {"file": [str(source)] * len(rows), "row": [*rows]}
     if "node" in answers:
         found["node"] = answers["node"]
     if smiles:
@@ -186,38 +176,30 @@ def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
 
     The format is told by the name: parquet, CSV (a list is a JSON list in one field, and no text
     is a formula) or one JSON object per line.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
-        >>> with row_file(path) as write:
-        ...     write({"row": [0, 1], "set": [["a"], []]})
-        >>> path.read_text().splitlines()
-        ['{"row": 0, "set": ["a"]}', '{"row": 1, "set": []}']
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     ending, writer = check_output(path).suffix, None
     with atomic_path(path) as temporary, ExitStack() as stack:
+        if ending != ".parquet":
+            file = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
 
         def write(columns: Columns) -> None:
             nonlocal writer
+            rows = zip(*columns.values(), strict=True)
             if ending == ".parquet":
                 if writer is None:  # the first rows tell the types
                     types = {name: _type_of(name, columns) for name in columns}
                     writer = pq.ParquetWriter(temporary, pa.schema(types.items()))
                     stack.enter_context(writer)
                 writer.write_table(pa.table(dict(columns), schema=writer.schema))
-                return
-            with temporary.open("a", newline="", encoding="utf-8") as file:
-                rows = zip(*columns.values(), strict=True)
-                if ending == ".jsonl":
-                    records = (dict(zip(columns, row, strict=True)) for row in rows)
-                    file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
-                else:
-                    head = [] if file.tell() else [list(columns)]
-                    csv.writer(file).writerows([*map(_cell, row)] for row in (*head, *rows))
+            elif ending == ".jsonl":
+                records = (dict(zip(columns, row, strict=True)) for row in rows)
+                file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
+            else:
+                head = [] if file.tell() else [list(columns)]
+                csv.writer(file).writerows([*map(_cell, row)] for row in (*head, *rows))
 
         yield write
 

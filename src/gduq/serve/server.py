@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import signal
 import socket
-from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gduq.errors import InputError, not_installed
 from gduq.serve.settings import Limits
 
-__all__ = ["check_installed", "listen", "own_hosts", "run"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
-
-def check_installed(*names: str) -> None:
-    """Raise where one of these libraries of the service is missing."""
-    for name in names:
-        if find_spec(name) is None:
-            raise not_installed(f"{name} to serve", "fastapi uvicorn")
+__all__ = ["listen", "own_hosts", "read_keys", "run"]
 
 
 def own_hosts(address: str, host: str = "localhost") -> list[str] | None:
@@ -37,6 +35,8 @@ def own_hosts(address: str, host: str = "localhost") -> list[str] | None:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket on an address; port 0 takes a free one."""
+    if not (find_spec("fastapi") and find_spec("uvicorn")):
+        raise not_installed("fastapi and uvicorn to serve", "fastapi uvicorn")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
@@ -45,26 +45,21 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError("an address to listen on", got, "Choose another --port.") from None
 
 
-def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; those under way have some seconds to be answered.
+def read_keys(path: Path) -> list[str]:
+    """The keys in a file, one per line."""
+    if not (keys := path.read_text(encoding="utf-8").split()):
+        raise InputError("a file with a key per line", f"{path}, which has none")
+    return keys
 
-    ``started`` is called with the address when requests are answered.
-    """
+
+def run(app: FastAPI, place: socket.socket, limits: Limits, log_level: str = "info") -> None:
+    """Answer requests until SIGINT or SIGTERM; those under way have some seconds to be answered."""
     import uvicorn
 
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: object) -> None:
-            """As uvicorn does, but the signal that ended it is not raised once more."""
-            self.force_exit, self.should_exit = self.should_exit and sig == signal.SIGINT, True
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                host, port = place.getsockname()[:2]
-                started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
     config = uvicorn.Config(
         app,
+        log_config=None,  # ours
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -76,4 +71,6 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         timeout_keep_alive=max(1, int(limits.idle)),
         timeout_graceful_shutdown=int(limits.stopping),
     )
-    Server(config).run(sockets=[place])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal that ended it once more
+        uvicorn.Server(config).run(sockets=[place])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from gduq.serve.settings import Settings
 
 __all__ = ["REASONS", "Decisions", "Service", "Settings"]
 
-REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
+REASONS = ("unlike training data", "hypotheses disagree", "not sure enough")  # the first
 _ANSWER = len(REASONS)
 
 
@@ -42,7 +41,7 @@ class Service:
         >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]), y=0)
         >>> service = Service(GNN(4, 8, 2, num_layers=2).eval(), class_names=["no", "yes"])
         >>> list(service.columns(service.answer([graph])))  # doctest: +NORMALIZE_WHITESPACE
-        ['label', 'class', 'confidence', 'entropy', 'aleatoric', 'epistemic', 'spread', 'prob_no',
+        ['label', 'class', 'confidence', 'entropy', 'spread', 'aleatoric', 'epistemic', 'prob_no',
          'prob_yes', 'ood_score']
         >>> _ = service.refer_to(service.answer([graph] * 40))
         >>> list(service.columns(service.answer([graph])))[-4:]
@@ -63,32 +62,14 @@ class Service:
         self.target: dict[str, Any] = {} if target is None else target.spec()
         nameless = bool(self.target) and "num_classes" not in self.target  # labels and values
         self.class_names = None if nameless or class_names is None else tuple(class_names)
-        scores = Prediction.of_kind(self.kind).ood_scores
-        default = "novelty" if self.model.novelty.fitted else scores[0]
-        self.score: str = self.settings.ood_score or default
-        if self.score not in (known := (*scores, *ood.FITTED)):
-            wanted = f"an OOD score for {self.kind} from {', '.join(known)}"
-            raise InputError(wanted, repr(self.score))
-        self._score: ood.Score = partial(ood.score, score=self.score)
+        self.score = "novelty" if self.model.novelty.fitted else None  # else that of the kind
         self.reference: Prediction | None = None
         self.decisions = Decisions(self.settings)
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Of values: the unit of each that has one."""
-        units = self.target.get("units") or ()
-        names = self.target.get("names") or map(str, range(len(units)))
-        return {name: unit for name, unit in zip(names, units, strict=False) if unit}
 
     @property
     def rows(self) -> Rows | None:
         """What is answered for, as far as the model says so."""
         return None if self.model.trunk is None else self.model.trunk.row_kind
-
-    @property
-    def needs_features(self) -> bool:
-        """Whether predictions must carry representations."""
-        return self.score in ood.FITTED
 
     def refer_to(self, known: Prediction) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
@@ -98,10 +79,14 @@ class Service:
         """
         known = self._named(known)
         self.reference, self.decisions = known, Decisions(self.settings, known)
-        if self.needs_features:
-            self._score = ood.FITTED[self.score]().fit(known)
-        self._known_scores = self._score(known).double().sort().values
+        self._known_scores = ood.score(known, self.score).double().sort().values
         return self
+
+    def monitor(self) -> ood.Monitor | None:
+        """Whether rows are still like those of `refer_to`, if these have novelty and are graphs:
+        nodes of one graph are not exchangeable."""
+        known = None if self.reference is None else self.reference.novelty
+        return None if known is None or self.rows != "graph" else ood.Monitor(known)
 
     def answer(self, graphs: Sequence[Graph], labelled: bool = True) -> Prediction:
         """Calibrated predictions of some graphs at once; ``labelled``: with targets if all have
@@ -112,17 +97,14 @@ class Service:
         weights = (w.dtype for w in self.model.parameters() if w.is_floating_point())
         dtype = next(weights, torch.get_default_dtype())  # a file may hold doubles
         batch.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
-        p = predict(self.model, batch, features=self.needs_features).to("cpu")
-        return self.calibrated(p, batch)
+        return self.calibrated(predict(self.model, batch).to("cpu"), batch)
 
     def calibrated(self, p: Prediction, graph: Graph | None = None) -> Prediction:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
-        if self.calibrator is None or not self.calibrator.needs_graph:
-            return p if self.calibrator is None else self.calibrator(p)
-        if graph is None:
-            name, do = type(self.calibrator).__name__, "Choose another one, such as temperature."
-            raise InputError("a calibrator that reads single rows", name, do)
-        return self.calibrator.on(graph)(p)
+        if self.calibrator is None:
+            return p
+        reads_graph = graph is not None and self.calibrator.needs_graph
+        return self.calibrator.on(graph)(p) if reads_graph else self.calibrator(p)
 
     def answer_each(self, graphs: Sequence[Graph]) -> Iterator[tuple[list[int], Prediction | str]]:
         """Answers for graphs of which some may be bad, without their labels: in one pass, or in
@@ -157,52 +139,45 @@ class Service:
             raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
         return {"graph": [n for n, _ in pairs], "node": [i for _, i in pairs], **self.columns(p)}
 
-    def columns(self, p: Prediction) -> dict[str, list[Any]]:
+    def columns(self, p: Prediction) -> dict[str, list[object]]:
         """What is written of each row: `Prediction.columns`, decisions and the OOD score."""
-        if self.reference is None and self.needs_features:
-            raise InputError(f"reference data for the score {self.score!r}", "none")
         p = self._named(p)
-        answers = p.columns()
-        answers.pop("target", None)  # what is asked about has none
-        first = {"novelty": answers.pop("novelty")} if "novelty" in answers else {}
-        found: dict[str, list[Any]] = {**first, **answers, **self.decisions.columns(p)}
-        if "class" in found and "conformal_set" in found:
-            found["conformal_set"] = [[p.names[c] for c in one] for one in found["conformal_set"]]
-        abstain = {name: found.pop(name) for name in list(found) if name.startswith("abstain")}
-        score = self._score(p).double()
-        found["ood_score"] = score.tolist()
+        answers = {name: values.tolist() for name, values in p.columns().items()}
+        decided = self.decisions.columns(p)
+        if "class" in answers and "conformal_set" in decided:
+            decided["conformal_set"] = [[p.names[c] for c in s] for s in decided["conformal_set"]]
+        reasons = {name: decided.pop(name) for name in [*decided] if name.startswith("abstain")}
+        score = ood.score(p, self.score).double()
+        scores = {"ood_score": score.tolist()}
         if self.reference is not None:
             below = torch.searchsorted(self._known_scores, score)
-            found["ood_rank"] = (below / len(self._known_scores)).tolist()
-        return {name: _short(values) for name, values in found.items()} | abstain
+            scores["ood_rank"] = (below / len(self._known_scores)).tolist()
+        first = {"novelty": answers.pop("novelty")} if "novelty" in answers else {}
+        answers.pop("target", None)  # what is asked about has none
+        found = {**first, **answers, **decided, **scores}
+        return {name: _short(values) for name, values in found.items()} | reasons
 
     def _named(self, p: Prediction) -> Prediction:
         return p if p.names or self.class_names is None else replace(p, names=self.class_names)
 
 
-def _short(values: list[Any]) -> list[Any]:
+def _short(values: list[object]) -> list[object]:
     """Numbers of single precision without the digits that double precision adds to them."""
     floats = bool(values) and isinstance(values[0], float)
-    return [float(str(one)) for one in np.asarray(values, np.float32)] if floats else values
+    return [float(str(one)) for one in np.array(values, np.float32)] if floats else values
 
 
 class Decisions:
     """Conformal sets or intervals, and reasons to abstain, for any kind of prediction.
 
     A row is not answered where it is unlike the training data, where the hypotheses disagree, or
-    where the answer is ambiguous: not sure enough for the wished coverage or accuracy. Several
+    where the answer is not sure enough (by trust) for the wished coverage or accuracy. Several
     labels or values are decided one by one; a row is abstained from where all of them are.
 
     Args:
         settings: How to decide.
         known: Calibrated predictions of labelled rows the model was not trained on. Without them
             only rows that are unlike the training data can be found.
-
-    Example:
-        >>> from gduq.prediction import ValuePrediction
-        >>> known = ValuePrediction(torch.zeros(1, 40, 2), target=torch.linspace(-2, 2, 40))
-        >>> list(Decisions(Settings(), known).columns(known[:3]))
-        ['conformal_low', 'conformal_high', 'abstain']
     """
 
     def __init__(self, settings: Settings, known: Prediction | None = None) -> None:
@@ -210,22 +185,19 @@ class Decisions:
             known.require_target()
         parts = {} if known is None else known.parts()
         self.settings, self._rules = settings, {n: _Rule(settings, one) for n, one in parts.items()}
-        self.notes = _rare_classes(settings, parts.values()) if settings.per_class else []
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is decided about each row; ``abstain`` holds the reason or ``None``."""
         if not self._rules:
             return {} if p.novelty is None else {"abstain": _in_words(_alarms(self.settings, p))}
-        parts, found = replace(p, target=None).parts(), dict[str, list[Any]]()
-        for name, rule in self._rules.items():
-            held = rule.held(parts[name])
-            found |= {f"{column}_{name}" if name else column: v for column, v in held.items()}
-        reasons = {name: rule.reasons(parts[name]) for name, rule in self._rules.items()}
-        if len(reasons) > 1:
-            found |= {f"abstain_{name}": _in_words(r) for name, r in reasons.items()}
+        found, reasons = dict[str, list[Any]](), dict[str, Tensor]()
+        for name, part in replace(p, target=None).parts().items():
+            end = f"_{name}" if name else ""
+            found |= {f"{column}{end}": v for column, v in self._rules[name].held(part).items()}
+            reasons[f"abstain{end}"] = self._rules[name].reasons(part)
         every = torch.stack(list(reasons.values()))
-        row = torch.where((every < _ANSWER).all(0), every.amin(0), _ANSWER)
-        return found | {"abstain": _in_words(row)}
+        reasons["abstain"] = torch.where((every < _ANSWER).all(0), every.amin(0), _ANSWER)
+        return found | {column: _in_words(numbers) for column, numbers in reasons.items()}
 
 
 class _Rule:
@@ -263,7 +235,7 @@ class _Rule:
         """Per row the number of the reason, or that of an answer ``[m]``."""
         found = _alarms(self.settings, p, self.most_epistemic)
         kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
-        return torch.where(kept, found, found.clamp_max(REASONS.index("ambiguous")))
+        return torch.where(kept, found, found.clamp_max(REASONS.index("not sure enough")))
 
 
 def _alarms(settings: Settings, p: Prediction, most_epistemic: float = math.inf) -> Tensor:
@@ -276,14 +248,3 @@ def _alarms(settings: Settings, p: Prediction, most_epistemic: float = math.inf)
 
 def _in_words(reasons: Tensor) -> list[str | None]:
     return [(*REASONS, None)[number] for number in reasons.tolist()]
-
-
-def _rare_classes(settings: Settings, parts: Iterable[Prediction]) -> list[str]:
-    """Which classes, or answers about labels, have too few labelled rows for sets of their own."""
-    least, rare = math.ceil(1 / settings.alpha - 1 - 1e-9), list[str]()
-    for part in parts:
-        names = part.names or [f"class {number}" for number in range(part.width)]
-        counts = part.require_target().long().bincount(minlength=len(names)).tolist()
-        rare += [f"{n} has {c}" for n, c in zip(names, counts, strict=True) if c < least]
-    needed = f"--per-class needs {least} rows of a class with --alpha {settings.alpha:g}"
-    return [f"{needed}, {', '.join(rare)}: every set holds it."] if rare else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from gduq.errors import InputError
 
@@ -18,9 +18,6 @@ class Settings:
         coverage: Share of rows like the reference that should be answered, all reasons to abstain
             taken together; or
         accuracy: the accuracy that answers should have; then ``coverage`` is not used.
-        ood_score: A name of `Prediction.ood_scores`, ``"mahalanobis"`` or ``"knn"``. ``None``:
-            ``"novelty"`` where the model knows its training data, else the first other score of
-            its kind.
         per_class: Whether sets hold every class, and yes and no of every label, as often as that:
             over all rows, sets may miss a rare class altogether.
         max_novelty: A row with a larger novelty is unlike the training data; 1 for no limit.
@@ -31,33 +28,19 @@ class Settings:
     alpha: float = 0.1
     coverage: float = 0.9
     accuracy: float | None = None
-    ood_score: str | None = None
     per_class: bool = False
     max_novelty: float = 0.99
     max_epistemic: float = 0.99
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise InputError("alpha between 0 and 1", self.alpha)
-        for name in ("coverage", "accuracy"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
-                raise InputError(f"{name} above 0 and at most 1", share)
-        for name in ("max_novelty", "max_epistemic"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} from 0 to 1", getattr(self, name))
+        for name, share in vars(self).items():
+            if share is not None and not 0 <= share <= 1:
+                raise InputError(f"{name} from 0 to 1", share)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the service, so that no request can take the machine from the others.
-
-    Example:
-        >>> Limits(queue=0)
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected queue above 0, got 0.
-    """
+    """Bounds of the service, so that no request can take the machine from the others."""
 
     body: int = 8 * 2**20  # bytes of a request
     graphs: int = 1000  # of a request
@@ -71,8 +54,3 @@ class Limits:
     connections: int = 512  # that are open
     idle: float = 10.0  # seconds for the next request of a connection to begin
     stopping: float = 5.0  # seconds for requests under way to be answered
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise InputError(f"{field.name} above 0", getattr(self, field.name))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import cumsum
 
 from gduq._checks import check_int
 from gduq.errors import InputError
 from gduq.graphs import View
-from gduq.graphs.packed import Packed, cat_dim, to_ptr
+from gduq.graphs.packed import Packed, cat_dim
 from gduq.graphs.sparse import csr_of_pointers
 
 __all__ = ["LEVELS", "category_columns", "changes_of", "edge_drop", "edge_rewire", "feature_mask",
@@ -38,9 +38,8 @@ def feature_noise(view: View, severity: int, seed: int = 0) -> View:
     r"""Gaussian noise on the features.
 
     Feature j becomes :math:`x_j + \ell\,s_j\,\varepsilon` with level :math:`\ell`, its standard
-    deviation :math:`s_j` over all nodes of the view (of a constant feature: its size), and
-    :math:`\varepsilon \sim N(0, 1)`. Of sparse features only the stored entries are changed, with
-    one :math:`s` for all, so they stay sparse.
+    deviation :math:`s_j` over all nodes (of a constant feature: its size), and
+    :math:`\varepsilon \sim N(0, 1)`; of sparse features the stored entries, with one :math:`s`.
     """
 
     def noise(x: Tensor, level: float, generator: torch.Generator) -> Tensor:
@@ -64,8 +63,8 @@ def feature_mask(view: View, severity: int, seed: int = 0) -> View:
 def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     """Take away a random share of the edges; both directions of an edge go together.
 
-    So do the rows of attributes with one row per edge (never of ``y``, ``x``, ``pos``). Where an
-    attribute could as well have one row per node or per graph, "edge" in its name marks it.
+    So do attributes with one row per edge. Where they could as well have one row per node or per
+    graph, "edge" in the name marks them.
 
     Example:
         >>> path = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -76,65 +75,62 @@ def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    edges = _edges(view)
-    gone = torch.randperm(edges.pairs, generator=generator)[: round(level * edges.pairs)]
-    keep = torch.ones(edges.pairs, dtype=torch.bool).index_fill_(0, gone, False)[edges.pair]
-    changed = {key: _column(edges.graphs, key)[0][keep] for key in _edge_attributes(edges)}
-    changed["edge_index"] = edges.ends[:, keep]
-    left = to_ptr(keep.long())[to_ptr(edges.sizes)].diff()
-    return replace(view, graphs=_with_columns(edges.graphs, changed, left))
+    columns = _columns(view.graphs)
+    ends, sizes, pair, count = _edges(columns)
+    gone = torch.randperm(count, generator=generator)[: round(level * count)]
+    keep = torch.ones(count, dtype=torch.bool).index_fill_(0, gone, False)[pair]
+    changed = {key: columns.tensors[key][keep] for key in _edge_attributes(columns)}
+    left = cumsum(keep.long())[cumsum(sizes)].diff()
+    return _changed(view, columns, {**changed, "edge_index": ends[:, keep]}, left)
 
 
 def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
     """Give a random share of the edges a new, uniformly drawn end in the same graph.
 
-    Both directions of an edge move together, self-loops stay. A new edge may coincide with another
-    one or be a self-loop, as random wiring has it; edge attributes stay with their edge.
+    Both directions of an edge move together, with their attributes; self-loops stay. A new edge may
+    coincide with another one or be a self-loop.
     """
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    edges = _edges(view)
-    (source, target), pair, count = edges.ends, edges.pair, edges.pairs
+    columns = _columns(view.graphs)
+    (source, target), sizes, pair, count = _edges(columns)
     loop = torch.zeros(count, dtype=torch.bool)
     loop[pair] = source == target  # one direction only: moving it would leave half an edge
     free = torch.nonzero(~loop).flatten()
     order = torch.randperm(free.numel(), generator=generator)
     moved = free[order[: round(level * free.numel())]]
     nodes = torch.zeros(count, dtype=torch.long)
-    nodes[pair] = edges.nodes.repeat_interleave(edges.sizes)
+    nodes[pair] = columns.num_nodes.repeat_interleave(sizes)
     end = (torch.rand(count, generator=generator, dtype=torch.float64) * nodes).long()[pair]
     is_moved = torch.zeros(count, dtype=torch.bool).index_fill_(0, moved, True)[pair]
     first = source <= target  # the larger end of a pair moves, in both directions alike
     new_source = torch.where(is_moved & ~first, end, source)
     index = torch.stack([new_source, torch.where(is_moved & first, end, target)])
-    return replace(view, graphs=_with_columns(edges.graphs, {"edge_index": index}, edges.sizes))
+    return _changed(view, columns, {"edge_index": index}, sizes)
 
 
 def changes_of(view: View) -> list[Callable[..., View]]:
     """The corruptions that fit the graphs: those of edges where there are some, those of features
-    where these are floats and not all of them number categories. Of dense features too large to
-    copy (more than ``2**26`` entries) only the edges change."""
+    that are floats, not all of them numbers of categories, and not too large to copy (if dense)."""
     graph, found = view.graphs[0], list[Callable[..., View]]()
     if isinstance(graph.get("edge_index"), Tensor):
         found += [edge_drop, edge_rewire]
-    x = graph.get("x")
-    if isinstance(x, Tensor) and x.is_floating_point():
-        graphs = _visible(view.graphs)
-        parts = [graphs.tensors["x"]] if isinstance(graphs, Packed) else [g.x for g in graphs]
-        if found and not x.is_sparse_csr and sum(p.numel() for p in parts) > _MOST_ENTRIES:
+    if isinstance(x := graph.get("x"), Tensor) and x.is_floating_point():
+        every = _columns(view.graphs).tensors["x"]
+        if found and not x.is_sparse_csr and every.numel() > _MOST_ENTRIES:
             return found
-        fixed = category_columns(*parts)
-        found += [feature_noise, feature_mask] if x.is_sparse_csr or not bool(fixed.all()) else []
+        if x.is_sparse_csr or not category_columns(every).all():
+            found += [feature_noise, feature_mask]
     return found
 
 
 def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:
     """The rows of a view, corrupted in every way above, at severities 3 and 5: a stand-in for the
-    shift that is to come.
+    shift to come. ``seed`` is that of the first copy; each has its own.
 
     Rows, labels and positional encodings stay; of a node task the whole graph is corrupted. Of a
-    heterogeneous graph there are no copies. ``seed`` is that of the first copy; each has its own.
+    heterogeneous graph there are no copies.
 
     Example:
         >>> ring = torch.arange(20)
@@ -145,16 +141,16 @@ def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:
     if isinstance(view.graphs[0], HeteroData):
         return
     # read once for all copies, which share what they do not change
-    view = replace(view, graphs=_visible(view.graphs))
+    graphs = view.graphs
+    view = replace(view, graphs=graphs.materialise() if isinstance(graphs, Packed) else [*graphs])
     for change in changes_of(view):
         for severity in _SEVERITIES:
             yield change(view, severity, seed)
             seed += 1
 
 
-def category_columns(*parts: Tensor) -> Tensor:
-    """Which columns of the features number categories ``[d]``, such as those of PyG's
-    ``from_smiles``; features may come in parts, one per graph.
+def category_columns(x: Tensor) -> Tensor:
+    """Which columns of the features number categories ``[d]``, such as those of ``from_smiles``.
 
     They hold whole numbers from -255 to 255, in a dense ``x`` of at most 64 columns. Columns of 0
     and 1 alone count as flags or one-hot features, unless another column numbers categories.
@@ -162,18 +158,12 @@ def category_columns(*parts: Tensor) -> Tensor:
     Example:
         >>> category_columns(torch.tensor([[6.0, 1.0, 0.3], [8.0, 0.0, 0.7]]))
         tensor([ True,  True, False])
-        >>> category_columns(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-        tensor([False, False])
     """
-    x = parts[0]
-    none = torch.zeros(x.size(-1), dtype=torch.bool, device=x.device)
-    if x.dim() != 2 or x.layout != torch.strided or x.size(1) > _MOST_COLUMNS:
-        return none
-    integral, above = ~none, none
-    for x in parts:
-        integral = integral & ((x == x.round()) & (x.abs() < _MOST_CATEGORIES)).all(dim=0)
-        above = above | ((x > 1) | (x < 0)).any(dim=0)
-    return integral if bool((integral & above).any()) else none
+    if x.dim() == 2 and x.layout == torch.strided and x.size(1) <= _MOST_COLUMNS:
+        integral = ((x == x.round()) & (x.abs() < _MOST_CATEGORIES)).all(dim=0)
+        if bool((integral & ((x > 1) | (x < 0)).any(dim=0)).any()):
+            return integral
+    return torch.zeros(x.size(-1), dtype=torch.bool, device=x.device)
 
 
 def _settings(severity: int, seed: int) -> tuple[float, torch.Generator]:
@@ -182,102 +172,79 @@ def _settings(severity: int, seed: int) -> tuple[float, torch.Generator]:
 
 
 def _change_features(
-    view: View,
-    severity: int,
-    seed: int,
-    change: Callable[[Tensor, float, torch.Generator], Tensor],
+    view: View, severity: int, seed: int, change: Callable[[Tensor, float, torch.Generator], Tensor]
 ) -> View:
     """Change the features of all graphs at once, so that noise and shares mean the same everywhere;
     of sparse features the stored entries, of dense ones all columns but those of categories."""
     level, generator = _settings(severity, seed)
     if not level:
         return view
-    graphs = _visible(view.graphs)
-    x, sizes = _column(graphs, "x")
+    columns = _columns(view.graphs)
+    x, sizes = _column(columns, "x")
     x = x.detach() if x.is_floating_point() else x.float()
     fixed = category_columns(x)
     if x.numel() and bool(fixed.all()):
         do = "Use edge_drop or edge_rewire."
         raise InputError("features to change", "only numbers of categories", do)
     if x.numel() and bool(fixed.any()):
-        columns = torch.nonzero(~fixed).flatten()
-        x = x.index_copy(1, columns, change(x[:, columns], level, generator))
+        free = torch.nonzero(~fixed).flatten()
+        x = x.index_copy(1, free, change(x[:, free], level, generator))
     elif x.numel():  # of sparse features nothing may be stored
         x = change(x, level, generator)
-    return replace(view, graphs=_with_columns(graphs, {"x": x}, sizes))
+    return _changed(view, columns, {"x": x}, sizes)
 
 
-class _Edges(NamedTuple):
-    """The edges of all graphs, ``ends`` ``[2, E]``; how many ``nodes`` and edges (``sizes``) graphs
-    have ``[G]``; and a number of each ``pair`` of directions ``[E]``, below ``pairs``."""
-
-    graphs: Sequence[Data]
-    nodes: Tensor
-    sizes: Tensor
-    ends: Tensor
-    pair: Tensor
-    pairs: int
+def _edges(columns: Packed) -> tuple[Tensor, Tensor, Tensor, int]:
+    """The ends of all edges ``[2, E]``, how many each graph has ``[G]``, a number for both
+    directions of an edge ``[E]``, and how many such pairs there are."""
+    ends, sizes = _column(columns, "edge_index")
+    low, high = (ends + columns.node_ptr[:-1].repeat_interleave(sizes)).aminmax(dim=0)
+    distinct, pair = torch.unique(low * int(columns.node_ptr[-1]) + high, return_inverse=True)
+    return ends, sizes, pair, distinct.numel()
 
 
-def _edges(view: View) -> _Edges:
-    graphs = _visible(view.graphs)
-    if isinstance(graphs, Packed):
-        nodes = graphs.num_nodes
-    else:
-        nodes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
-    ends, sizes = _column(graphs, "edge_index")
-    low, high = (ends + to_ptr(nodes)[:-1].repeat_interleave(sizes)).aminmax(dim=0)
-    distinct, pair = torch.unique(low * int(nodes.sum()) + high, return_inverse=True)
-    return _Edges(graphs, nodes, sizes, ends, pair, distinct.numel())
-
-
-def _edge_attributes(edges: _Edges) -> list[str]:
+def _edge_attributes(columns: Packed) -> list[str]:
     """The attributes with one row per edge; where the numbers leave it open (as many nodes as edges
     in every graph, or one edge each), the name must say so."""
-    found, graphs = list[str](), edges.graphs
-    for key in graphs.tensors if isinstance(graphs, Packed) else graphs[0].keys():
-        if key in _NO_EDGES or "index" in key or not _has(graphs, key):
+    found, edges = list[str](), columns.ptrs["edge_index"].diff()
+    for key, ptr in columns.ptrs.items():
+        if key in _NO_EDGES or "index" in key:
             continue
-        sizes = _column(graphs, key)[1]
-        clear = bool((sizes != edges.nodes).any()) and bool((sizes != 1).any())
-        if torch.equal(sizes, edges.sizes) and ("edge" in key or clear):
+        sizes = ptr.diff()
+        clear = bool((sizes != columns.num_nodes).any()) and bool((sizes != 1).any())
+        if torch.equal(sizes, edges) and ("edge" in key or clear):
             found.append(key)
     return found
 
 
-# -- attributes of all graphs, one after the other: as a packed set has them, else joined and cut --
-
-
-def _visible(graphs: Sequence[Data]) -> Sequence[Data]:
-    return graphs.materialise() if isinstance(graphs, Packed) else list(graphs)
-
-
-def _has(graphs: Sequence[Data], key: str) -> bool:
+def _columns(graphs: Sequence[Data]) -> Packed:
+    """The attributes of all graphs, one graph after the other; of sparse ones the stored entries.
+    Of graphs that cannot be packed it holds the tensors that all of them have."""
     if isinstance(graphs, Packed):
-        return key in graphs.tensors
-    return all(isinstance(graph.get(key), Tensor) and graph[key].dim() for graph in graphs)
+        return graphs.materialise()
+    tensors, ptrs = dict[str, Tensor](), dict[str, Tensor]()
+    for key in graphs[0].to_dict():
+        values = [graph.get(key) for graph in graphs]
+        if all(isinstance(value, Tensor) and value.dim() for value in values):
+            values = [v.values() if v.layout == torch.sparse_csr else v for v in values]
+            tensors[key] = torch.cat(values, dim=cat_dim(key)) if len(values) > 1 else values[0]
+            ptrs[key] = cumsum(torch.tensor([value.size(cat_dim(key)) for value in values]))
+    nodes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+    return Packed(tensors, ptrs, cumsum(nodes))
 
 
-def _column(graphs: Sequence[Data], key: str) -> tuple[Tensor, Tensor]:
-    """An attribute of all graphs, and how many rows of it each has ``[G]``; of sparse ones the
-    stored entries."""
-    if not _has(graphs, key):
-        raise InputError(f"graphs with an attribute {key!r}", f"only {sorted(graphs[0].keys())}")
-    if isinstance(graphs, Packed):
-        return graphs.tensors[key], graphs.ptrs[key].diff()
-    values = [graph[key] for graph in graphs]
-    values = [v.values() if v.layout == torch.sparse_csr else v for v in values]
-    column = torch.cat(values, dim=cat_dim(key)) if len(values) > 1 else values[0]
-    return column, torch.tensor([value.size(cat_dim(key)) for value in values])
+def _column(columns: Packed, key: str) -> tuple[Tensor, Tensor]:
+    """An attribute of all graphs, and how many rows of it each has ``[G]``."""
+    if key not in columns.tensors:
+        raise InputError(f"graphs with an attribute {key!r}", f"only {sorted(columns.tensors)}")
+    return columns.tensors[key], columns.ptrs[key].diff()
 
 
-def _with_columns(
-    graphs: Sequence[Data], changed: Mapping[str, Tensor], sizes: Tensor
-) -> Sequence[Data]:
-    """The graphs with other attributes, of as many rows each; nothing else is copied."""
-    if isinstance(graphs, Packed):
-        return graphs.with_columns(changed, sizes)
-    copies = [graph.__copy__() for graph in graphs]
+def _changed(view: View, columns: Packed, changed: Mapping[str, Tensor], sizes: Tensor) -> View:
+    """The view with other attributes, of as many rows per graph; nothing else is copied."""
+    if isinstance(view.graphs, Packed):
+        return replace(view, graphs=columns.with_columns(changed, sizes))
+    copies = [graph.__copy__() for graph in view.graphs]
     for key, column in changed.items():
         parts = column.split(sizes.tolist(), dim=cat_dim(key))
         for copy, new in zip(copies, parts, strict=True):
@@ -286,4 +253,4 @@ def _with_columns(
             if old.layout == torch.sparse_csr:
                 part = csr_of_pointers(old.crow_indices(), old.col_indices(), part, old.shape)
             copy[key] = part
-    return copies
+    return replace(view, graphs=copies)

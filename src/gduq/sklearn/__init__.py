@@ -8,7 +8,6 @@ rows say stop, and a mixture of methods on it, weighted and calibrated by the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -81,7 +80,9 @@ class _MoleculeEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError("a model that knows its training data", "one without")
         return _array(p.novelty)
 
-    def _train(self, X: ArrayLike, y: NDArray[Any], outputs: int, strata: Any = None) -> None:
+    def _train(
+        self, X: ArrayLike, y: NDArray[np.number], outputs: int, strata: ArrayLike | None = None
+    ) -> None:
         graphs = _graphs(X)
         if len(graphs) != len(y):
             raise InputError("as many molecules as targets", f"{len(graphs)} and {len(y)}")
@@ -103,7 +104,7 @@ class _MoleculeEstimator(BaseEstimator):  # type: ignore[misc]
         self.model_ = choose(net, train, val, budget=self.budget, **options)
         self.n_features_in_ = 1
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> object:
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.one_d_array = True, True
         tags.input_tags.two_d_array = False
@@ -223,7 +224,7 @@ def _graphs(X: ArrayLike) -> list[Data]:
         values = values[:, 0]
     if values.ndim != 1:
         raise InputError("SMILES, one per row", f"an array of the shape {values.shape}")
-    texts: Sequence[Any] = values.tolist()
+    texts: list[str] = values.tolist()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError("SMILES as text", f"{text!r} in row {row}")

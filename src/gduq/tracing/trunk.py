@@ -6,129 +6,64 @@ of its own thread only: threads share a network, and nothing of it changes.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch_geometric.nn import global_mean_pool
 
 from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import Graph, Rows, label_rows, num_graphs, row_batch
-from gduq.nn.gnn import GNN, as_chain
-from gduq.tracing.call import (
-    Call,
-    Ending,
-    as_linear,
-    as_logits,
-    call_network,
-    first_input,
-)
-from gduq.tracing.trace import Step, Trace, build_tail, trace
+from gduq.nn.gnn import as_chain
+from gduq.tracing.call import LINEAR, Call, as_linear, as_logits, call_network, first_input
+from gduq.tracing.trace import ADVICE, Location, Step, Trace, trace
 
-__all__ = [
-    *("NoiseHead", "Replay", "Trunk", "answer_features", "arriving", "no_place", "run_through"),
-    *("standardised_last", "take_linear"),
-]
-
-
-def run_through(
-    net: nn.Module, path: str, graph: Graph, call: Call | None, reader: Callable[[Any], Any]
-) -> Tensor:
-    """The output of a pass in which a submodule reads what ``reader`` makes of its input."""
-    thread, calls = threading.get_ident(), 0
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        nonlocal calls
-        if threading.get_ident() != thread or kwargs is None:  # a pass of another thread
-            return None
-        calls += 1
-        if calls > 1:
-            raise _not_called_once(path, "a second call")
-        z = reader(first_input(args, kwargs))
-        if args:
-            return (z, *args[1:]), kwargs
-        return args, {**kwargs, "x" if "x" in kwargs else "input": z}
-
-    handle = net.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        out = call_network(net, graph, call)
-    finally:
-        handle.remove()
-    if not calls:
-        raise _not_called_once(path, "no call")
-    return out
-
-
-def _not_called_once(path: str, got: str) -> InputError:
-    do = "See gduq.cut_points(net, graph) for the places where it can be cut."
-    return InputError(f"'{path}' to be called once in a pass", got, do)
+__all__ = ["Trunk", "answer_features", "no_place", "run_through", "take_linear"]
 
 
 class _Reached(Exception):
     """The cut was reached; nothing more of this pass is needed."""
 
 
-def arriving(net: nn.Module, path: str, graph: Graph, call: Call | None) -> Any:
-    """What a submodule reads in a pass, which goes no further (but in an export, where what nobody
-    reads is not part of the program)."""
-    arrived: list[Any] = []
+def run_through(
+    net: nn.Module,
+    path: str,
+    graph: Graph,
+    call: Call | None,
+    reader: Callable[[Any], object] | None = None,
+) -> tuple[Any, Tensor]:
+    """What a submodule (empty: the network as a whole) reads in a pass, and the output where it
+    reads what ``reader`` makes of that; without a reader the pass goes no further."""
+    thread, arrived, out = threading.get_ident(), list[Any](), torch.empty(0)
 
-    def stop(h: Any) -> Any:
+    def read(h: object) -> object:
         arrived.append(h)
-        if not exporting():
+        if reader is None and not exporting():  # there, what nobody reads is not in the program
             raise _Reached
-        return h
+        return h if reader is None else reader(h)
 
-    with suppress(_Reached):
-        run_through(net, path, graph, call, stop)
-    return arrived[0]
+    def hook(_: nn.Module, args: Any, kwargs: Any = None) -> tuple[Any, Any] | None:
+        if threading.get_ident() != thread or kwargs is None:  # a hook that goes just now
+            return None  # belongs to a pass of another thread
+        z = read(first_input(args, kwargs))
+        return (z, *args[1:]), {k: v for k, v in kwargs.items() if args or k not in ("x", "input")}
 
-
-class Replay(TorchFunctionMode):
-    """Passes over one graph that differ behind a cut only: functions that are called before it
-    compute in the first pass, and are looked up in the others.
-
-    Enter it once per pass, and call `reach` at the cut. A pass that changes in place what came
-    before the cut leaves nothing to look up.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: list[tuple[object, Any]] = []  # functions and what they gave, before the cut
-        self._versions: list[int] = []  # of the tensors among that, at the cut
-        self._next: int | None = 0  # call of this pass; None behind the cut
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        at, self._next = self._next, None  # nothing inside counts
-        if at is None:
-            return func(*args, **(kwargs or {}))
-        if not self._versions and at == len(self._known):
-            self._known.append((func, func(*args, **(kwargs or {}))))
-        elif at >= len(self._known) or self._known[at][0] != func:
-            got = "another path for another anchor"
-            raise InputError("a network that does the same before a cut in every pass", got)
-        self._next = at + 1
-        return self._known[at][1]
-
-    def _now(self) -> list[int]:
-        leaves = tree_leaves([out for _, out in self._known])
-        tensors = (leaf for leaf in leaves if isinstance(leaf, Tensor))
-        return [0, *(-1 if t.is_inference() else t._version for t in tensors)]
-
-    def reach(self) -> None:
-        """The pass has come to the cut."""
-        self._next, self._versions = None, self._versions or self._now()
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._next, now = 0, self._now()
-        if -1 in now or now != self._versions:
-            self._known, self._versions = [], []
+    with suppress(_Reached), ExitStack() as stack:
+        if path:
+            part = net.get_submodule(path)
+            stack.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
+        else:
+            graph = copy.copy(graph)
+            graph.x = read(graph.get("x"))
+        out = call_network(net, graph, call)
+    if len(arrived) != 1:
+        raise InputError(f"'{path}' to be called once in a pass", f"{len(arrived)} calls", ADVICE)
+    return arrived[0], out
 
 
 class _ReadBefore(nn.Linear):
@@ -139,16 +74,15 @@ class _ReadBefore(nn.Linear):
         self.in_features, self.out_features = plain.in_features, plain.out_features
         self.weight = self.bias = None  # type: ignore[assignment]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return first_input(args, kwargs)  # type: ignore[no-any-return]
+    def forward(self, input: Tensor) -> Tensor:
+        return input
 
 
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
     """`as_linear`; in the network another layer takes its place, for which others read."""
     plain = as_linear(net, path)
     if plain is not None:
-        above, _, name = path.rpartition(".")
-        net.get_submodule(above).register_module(name, _ReadBefore(plain))
+        net.set_submodule(path, _ReadBefore(plain))
     return plain
 
 
@@ -164,26 +98,13 @@ def no_place(net: nn.Module) -> InputError:
 class Trunk(nn.Module):
     """A network, and the representation that its last part reads.
 
-    The submodule at ``path`` reads it (empty: the network's input), and ``steps`` follow where both
-    are a head. ``rows`` are those of the representation, ``row_kind`` those of the output, which is
-    no logits where the network has an ``ending``.
+    See `Location` for what is known of it; ``steps`` are there where the last part is a head.
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        path: str,
-        rows: Rows,
-        row_kind: Rows,
-        call: Call | None = None,
-        ending: Ending | None = None,
-        steps: Sequence[Step] | None = None,
-    ) -> None:
+    def __init__(self, net: nn.Module, location: Location, call: Call | None = None) -> None:
         super().__init__()
-        self.net, self.path, self.call, self.ending = net, path, call, ending
-        self.rows: Rows = rows
-        self.row_kind: Rows = row_kind
-        self.steps = None if steps is None else tuple(steps)
+        self.net, self.location, self.call = net, location, call
+        self.path, self.channels, self.rows, self.row_kind, self.ending, self.steps = location
 
     @classmethod
     def of(cls, net: nn.Module, graph: Graph | None = None, call: Call | None = None) -> Trunk:
@@ -193,7 +114,10 @@ class Trunk(nn.Module):
         """
         chain = as_chain(net)
         if chain is not None:
-            return cls(net, "head.first", chain.task, chain.task, steps=_gnn_steps(chain))
+            dropout = Step("function", "dropout", [chain.config["dropout"]])
+            steps = Step("function", "relu"), dropout, Step("module", "head.rest.2")
+            known = "head.first", chain.hidden_channels, chain.task, chain.task, None
+            return cls(net, Location(*known, steps if chain.config["head"] == "mlp" else ()))
         assert graph is not None
         found = cls.from_trace(net, trace(net, graph, call), call)
         if found is None:
@@ -201,13 +125,10 @@ class Trunk(nn.Module):
         return found
 
     @classmethod
-    def from_trace(cls, net: nn.Module, found: Trace, call: Call | None = None) -> Trunk | None:
+    def from_trace(cls, net: nn.Module, seen: Trace, call: Call | None = None) -> Trunk | None:
         """The trunk that a trace of the network shows, or ``None`` where it shows none."""
-        head, rows = found.head, found.rows
-        if head is not None:
-            return cls(net, head.path, rows, rows, call, found.ending, head.steps)
-        last = found.layers[-1:]
-        return cls(net, last[0], "node", rows, call, found.ending) if last else None
+        found = seen.head or next(map(seen.location, seen.layers[::-1]), None)
+        return None if found is None else cls(net, found, call)
 
     @property
     def has_head(self) -> bool:
@@ -219,51 +140,45 @@ class Trunk(nn.Module):
         first = as_linear(self.net, self.path)
         assert first is not None
         assert self.steps is not None
-        return first, build_tail(self.net, self.steps)
+        rest = nn.Sequential(*(step.build(self.net) for step in self.steps))
+        return first, rest.train(self.net.training)
 
     @property
     def bounded(self) -> bool:
         """Whether something bounds what the head gives, such as a ReLU at its end."""
-        return self.has_head and not isinstance(_last(nn.Sequential(*self.head())), nn.Linear)
+        steps = [step for step in self.steps or () if step.name != "dropout"]
+        return bool(steps) and not isinstance(steps[-1].build(self.net), LINEAR)
 
     def forward(self, graph: Graph) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
-        return arriving(self.net, self.path, graph, self.call)  # type: ignore[no-any-return]
+        return run_through(self.net, self.path, graph, self.call)[0]  # type: ignore[no-any-return]
 
     def run(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
-        arrived: list[Tensor] = []
-
-        def note(h: Tensor) -> Tensor:
-            arrived.append(h)
-            return h
-
-        outputs = run_through(self.net, self.path, graph, self.call, note)
-        return arrived[0], as_logits(outputs, self.ending)
+        h, outputs = run_through(self.net, self.path, graph, self.call, lambda h: h)
+        return h, as_logits(outputs, self.ending)
 
     def labelled(self, values: Tensor, graph: Graph) -> Tensor:
         """The rows that count, of representations or outputs of all rows of a head."""
         return values[label_rows(graph, values.size(0))]
 
-    def features(self, h: Tensor, graph: Graph) -> Tensor:
-        """The representation as one row per answer that counts ``[m, d]``."""
-        return answer_features(h, graph, self.rows, self.row_kind)
-
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, object]:
         """What was found, as JSON holds it."""
-        names = ("path", "rows", "row_kind", "ending")
-        steps = None if self.steps is None else [step.to_json() for step in self.steps]
-        return {**{name: getattr(self, name) for name in names}, "steps": steps}
+        steps = None if self.steps is None else [step._asdict() for step in self.steps]
+        return {**self.location._asdict(), "steps": steps}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Trunk:
         """The trunk that `spec` described, around the same network."""
-        path, steps, places = spec["path"], spec["steps"], (spec["rows"], spec["row_kind"])
-        if path not in dict(net.named_modules()) or any(p not in get_args(Rows) for p in places):
-            got = ", ".join(f"{one!r:.30}" for one in (path, *places))
-            raise InputError(f"a place where {type(net).__name__} is cut", got)
-        known = None if steps is None else [Step.from_json(step) for step in steps]
-        return cls(net, path, *places, call, spec["ending"], known)
+        found, steps = Location(**spec), [Step(**step) for step in spec["steps"] or ()]
+        paths = {found.path, *(step.name for step in steps if step.kind == "module")}
+        known = paths <= dict(net.named_modules()).keys()
+        if not known or not {found.rows, found.row_kind} <= {*get_args(Rows)}:
+            raise InputError(f"a place where {type(net).__name__} is cut", f"{spec!r:.100}")
+        for step in steps:
+            if step.kind != "module":
+                step.build(net)  # raises where there is no such function
+        return cls(net, found if found.steps is None else found._replace(steps=tuple(steps)), call)
 
     @property
     def ending_note(self) -> str:
@@ -273,16 +188,7 @@ class Trunk(nn.Module):
     @property
     def description(self) -> str:
         """Where the representation is read, in few words."""
-        where = "the head" if as_chain(self.net) is not None else f"'{self.path}'"
-        return f"{where}, one row per {self.row_kind}{self.ending_note}"
-
-
-def _gnn_steps(net: GNN) -> tuple[Step, ...]:
-    """What follows the first linear map of a `GNN`'s head."""
-    if not isinstance(getattr(net.head, "rest", None), nn.Sequential):
-        return ()
-    dropout = Step("function", "dropout", (net.config["dropout"],))
-    return Step("function", "relu"), dropout, Step("module", "head.rest.2")
+        return f"'{self.path}', one row per {self.row_kind}{self.ending_note}"
 
 
 def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tensor:
@@ -295,67 +201,7 @@ def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tens
     if rows == row_kind:
         return h[label_rows(graph, h.size(0))]
     if row_kind == "graph":
-        batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
-        total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
-        return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)
+        batch = row_batch(graph, "node", h.size(0))
+        return global_mean_pool(h, batch, num_graphs(graph))  # type: ignore[no-any-return]
     ends = graph.edge_label_index
     return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
-
-
-# -- log-variances beside the means of a head ------------------------------------------------------
-
-_SILENT = (nn.Identity, nn.Dropout, nn.Sequential)
-
-
-class NoiseHead(nn.Module):
-    """Reads what the last layer of a head reads, and adds T log-variances to its T means.
-
-    It starts at one log-variance for all rows, and standardises means that come in other units.
-    """
-
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, channels: int, values: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(channels, values)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-        self.register_buffer("shift", torch.zeros(values))
-        self.register_buffer("scale", torch.ones(values))
-
-    @torch.no_grad()
-    def start(self, log_variance: Tensor) -> None:
-        """Begin with these log-variances ``[T]``."""
-        self.linear.bias.copy_(log_variance)
-
-    def standardise(self, shift: Tensor, scale: Tensor) -> None:
-        """Subtract and divide, of means that come in other units."""
-        self.shift.copy_(shift)
-        self.scale.copy_(scale)
-
-    def forward(self, means: Tensor, read: Tensor) -> Tensor:
-        """Means and log-variances ``[..., n, 2T]`` of means ``[..., n, T]``."""
-        logs = self.linear(read)
-        centred = (means - self.shift) / self.scale
-        return torch.cat([centred, logs.expand_as(centred)], dim=-1)
-
-
-@torch.no_grad()
-def standardised_last(head: nn.Module, shift: Tensor, scale: Tensor) -> bool:
-    """Let the last linear map of a head give standardised outputs, if nothing follows it.
-
-    Then steps of training have the same effect whatever the units. Says whether it could be done.
-    """
-    last = _last(head)
-    if not isinstance(last, nn.Linear) or last.bias is None:
-        return False
-    last.weight.div_(scale.to(last.weight).unsqueeze(1))
-    last.bias.copy_((last.bias - shift.to(last.bias)) / scale.to(last.bias))
-    return True
-
-
-def _last(head: nn.Module) -> nn.Module | None:
-    """The last part of a head that changes anything."""
-    parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
-    return parts[-1] if parts else None

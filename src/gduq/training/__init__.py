@@ -2,6 +2,6 @@
 
 from gduq.training.choosing import choose
 from gduq.training.fitting import fit
-from gduq.training.history import Epoch, History
+from gduq.training.loop import History
 
-__all__ = ["Epoch", "History", "choose", "fit"]
+__all__ = ["History", "choose", "fit"]

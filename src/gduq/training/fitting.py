@@ -1,25 +1,30 @@
-"""`fit`: train any of the library's models with one call."""
+"""`fit`: train any of the library's models with one call, calibrate it, note its training rows."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor, nn
+from torch_geometric.loader import DataLoader
 
 from gduq._torch import derived, isolated, seed_all
-from gduq.errors import InputError
-from gduq.graphs import Graph, on_device
+from gduq.errors import InputError, warn_user
+from gduq.graphs import Graph, Graphs, View, on_device
 from gduq.models.network import as_predictor
-from gduq.models.predictor import Calibrate, Predictor
+from gduq.models.predictor import CachedRows, Calibrate, Predictor
 from gduq.ood.nearest import Novelty
+from gduq.ood.trust import Evidence, Trust
 from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
 from gduq.prediction.predicting import device_of_model
+from gduq.shifts.corruptions import shifted_copies
 from gduq.tracing.call import Call
 from gduq.tracing.trunk import Trunk
 from gduq.training.batches import (
@@ -28,27 +33,26 @@ from gduq.training.batches import (
     as_batches,
     described,
     even_size,
-    first_graph,
     labels,
     packed,
-    some,
+    random_batches,
     truths,
     warn_of_overlap,
 )
-from gduq.training.checkpoint import Checkpoint, signature
-from gduq.training.finishing import (
+from gduq.training.heads import (
     LabelledOutputs,
-    copies_of,
-    finish_model,
+    TrunkRows,
+    clean_and_shifted_weights,
+    fit_on_rows,
     labelled_outputs,
-    warn_of_doubts,
+    over_graphs,
+    run_trunk,
 )
-from gduq.training.heads import SeenRows, TrunkRows, fit_on_rows, run_trunk
-from gduq.training.history import History, epoch_progress
-from gduq.training.loop import FitSettings, Learner, train
+from gduq.training.loop import Checkpoint, FitSettings, History, Learner, signature, train
 
-__all__ = ["Fit", "GraphLearner", "fit"]
+__all__ = ["Fit", "GraphLearner", "affordable", "fit", "fit_with_novelty", "warn_of_doubts"]
 
+_FEW = 20  # validation rows below which a temperature says little
 _ENOUGH = 256  # rows that show the units of a network
 _OUTSIDE = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 _MOST_EPOCHS, _PATIENCE, _FEW_EPOCHS = 100, 10, 20  # of a frozen network, where none were given
@@ -56,21 +60,21 @@ _MOST_EPOCHS, _PATIENCE, _FEW_EPOCHS = 100, 10, 20  # of a frozen network, where
 
 def fit(
     model: nn.Module,
-    train: Any,
-    val: Any = None,
+    train: Graphs,
+    val: Graphs | None = None,
     *,
-    epochs: int | None = FitSettings.epochs,
-    lr: float | None = FitSettings.lr,
-    batch_size: int | None = FitSettings.batch_size,
-    weight_decay: float = FitSettings.weight_decay,
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int = 32,
+    weight_decay: float = 0.0,
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
     target: Target | str | None = None,
-    milestones: Sequence[int] = FitSettings.milestones,
-    gamma: float = FitSettings.gamma,
-    patience: int | None = FitSettings.patience,
+    milestones: Sequence[int] = (),
+    gamma: float = 0.1,
+    patience: int | None = None,
     calibrate: Calibrate | str = "default",
-    seed: int = FitSettings.seed,
+    seed: int = 0,
     call: Call | None = None,
     progress: bool = True,
     resume: str | Path | None = None,
@@ -92,9 +96,8 @@ def fit(
     `Target.price`), and a sample of the training rows is kept, against which ``novelty`` is
     measured. Without ``val`` the model is not calibrated, and its predictions say so.
 
-    A single graph (node tasks) makes one step per epoch. A second call goes on from where the
-    first one ended. The same seed gives the same bits on one thread, and global random states are
-    left as they were.
+    A second call goes on from where the first one ended. The same seed gives the same bits on one
+    thread, and global random states are left as they were.
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
@@ -103,20 +106,19 @@ def fit(
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
             too), which keeps its own batch size. Only labelled rows count.
         val: Data to judge every epoch by, to choose with and to calibrate on.
-        epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
-            model. ``None``, for a frozen network only: until validation rows say stop.
+        epochs: Passes over ``train`` (a single graph is one step); 0 only calibrates a trained
+            network, ensemble or dropout model. ``None``, for a frozen network only: until
+            validation rows say stop.
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
-            ``epochs``. Where a trained network trains on with anchors, the first ten steps have
-            less.
-        batch_size: Graphs per step; rows where a head is trained. Default 32.
+            ``epochs``. A trained network that trains on with anchors begins with less.
+        batch_size: Graphs per step; rows where a head is trained.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
         class_names: A name per class, label or value; predictions and bundles carry them.
         target: What ``y`` is: ``"classes"``, ``"labels"`` (several yes/no columns, NaN where
             unknown), ``"values"`` (regression), or a `gduq.prediction.Target`. Default: inferred
             from ``y``, see `gduq.prediction.infer_target`.
-        milestones: Epochs after which the learning rate is multiplied by ``gamma``.
-        gamma: See ``milestones``.
+        milestones, gamma: Epochs after which the learning rate is multiplied by ``gamma``.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
@@ -147,21 +149,13 @@ def fit(
         >>> p.samples.shape, p.calibrated
         (torch.Size([5, 3, 2]), 'shifted')
     """
-    known = as_predictor(model, call, trains=True)
-    settings = FitSettings(
-        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, patience, seed
-    )
-    how = known.calibrate if calibrate == "default" else calibrate
-    if how not in ("shifted", "clean", None):
-        raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
+    known, falls = as_predictor(model, call, trains=True), tuple(milestones)
+    how = cast(Calibrate, known.calibrate if calibrate == "default" else calibrate)
+    settings = FitSettings(epochs, lr, batch_size, weight_decay, falls, gamma, patience, how, seed)
     words = {"class_weights": class_weights, "class_names": class_names}
     infer = partial(resolve_target, given=target, **words)  # type: ignore[arg-type]
     work = Fit.of(train, val, settings, infer, progress)
-    folder = None if resume is None else Path(resume)
-    try:
-        history, sets = work.run(known, cast(Calibrate, how), folder)
-    finally:
-        known.note()
+    history, sets = work.run(known, Path(resume) if resume else None)
     warn_of_doubts(known, sets)
     return history
 
@@ -175,159 +169,103 @@ class Fit:
     settings: FitSettings
     infer: InferTarget  # what the outputs of a network mean: as given, or inferred from y
     progress: bool = True
-    copies: Iterable[Batches] | None = None  # shifted copies of val, where they are there already
-    seen: SeenRows | None = None  # what frozen trunks gave, where several models stand on one
+    copies: Sequence[Batches] | None = None  # shifted copies of val, where several models use them
+    seen: dict[Trunk, TrunkRows] = field(default_factory=dict)  # what trunks have given of all rows
 
     @classmethod
     def of(
-        cls, train: Any, val: Any, settings: FitSettings, infer: InferTarget, progress: bool
+        cls, train: object, val: object, settings: FitSettings, infer: InferTarget, progress: bool
     ) -> Fit:
         """From whatever holds graphs."""
         given = as_batches(train, "train")
         held = None if val is None else as_batches(val, "val")
         if held is not None:
             warn_of_overlap(given, held)
+        elif settings.patience is not None:
+            raise InputError("validation data with patience", "none", "Pass val.")
+        own = isinstance(val, DataLoader) and val.batch_size  # memory may hold no more
+        most = min(settings.most, 8 * settings.batch_size)
+        settings = replace(settings, most=min(own or most, most))
         return cls(packed(given), None if held is None else packed(held), settings, infer, progress)
 
-    def run(
-        self,
-        model: Predictor,
-        calibrate: Calibrate,
-        resume: Path | None = None,
-        title: str = "training",
-    ) -> tuple[History, list[LabelledOutputs]]:
-        """Any model: what it is made of is trained first; see `finish_model` for what comes back.
+    def first_graph(self, device: torch.device) -> Graph:
+        """The first training graph, or a small batch of graphs."""
+        return on_device(next(iter(self.train.batches(8))), device)
 
-        However it ends, the model is in evaluation mode. A failure leaves what an earlier fit has
-        left (bank, temperature, novelty, target) as it was; but once weights may have changed, the
-        model no longer counts as calibrated, and knows no novelty.
+    def run(
+        self, model: Predictor, resume: Path | None = None
+    ) -> tuple[History, list[LabelledOutputs]]:
+        """Train any model and finish it; see `finish_model` for what comes back.
+
+        However it ends, the model is in evaluation mode. After a failure it does not count as
+        calibrated, and knows no novelty.
         """
-        if self.val is None and self.settings.patience is not None:
-            raise InputError("validation data with patience", "none", "Pass val.")
-        before, start = _Before(model), time.perf_counter()
+        start, device, before = time.perf_counter(), device_of_model(model), model.target
+        rows: TrunkRows | None = None
         try:
-            if model.parts:
-                history = self._parts(model, before, resume)
-                sets = self._finish(model, calibrate)
-            else:
-                device = device_of_model(model)
-                model.locate(on_device(first_graph(self.train), device))
-                with isolated(device):
-                    if model.trunk is not None and model.trunk.has_head and not _learns(model):
-                        history, sets = self._head(model, model.trunk, before, calibrate, title)
-                    else:
-                        history = self._network(model, before, calibrate, resume, title)
-                        sets = self._finish(model, calibrate)
-        except BaseException:
-            before.restore()
+            with isolated(device):
+                if model.parts:
+                    history = self._parts(model, resume)
+                else:
+                    model.locate(self.first_graph(device))
+                    history, rows = self._train(model, resume)
+                train, val, copies = rows or (self.train, self.val, self.shifted_copies())
+                sets = finish_model(model, train, val, copies, self.settings)
+        except BaseException as error:
+            model.set_temperature(1.0, None)
+            model.novelty, model.trust = Novelty(), Trust()
+            if isinstance(error, InputError):  # what was refused is no target
+                model.target = before
             raise
         finally:
-            model.eval()
-        around = time.perf_counter() - start - history.seconds
-        return replace(history, overhead_seconds=max(0.0, around)), sets
+            model.eval().note()
+        return replace(history, seconds=history.seconds + time.perf_counter() - start), sets
 
-    def _finish(self, model: Predictor, calibrate: Calibrate) -> list[LabelledOutputs]:
-        size, seed = self.settings.graphs_per_pass, self.settings.seed
-        trunk = None if self.seen is None or self.settings.epochs != 0 else model.trunk
-        if trunk is not None and trunk.has_head:
-            target = cast(Target, model.target)
-            _, rows = self._rows(trunk, calibrate, lambda _: target)
-            return finish_model(model, rows.train, rows.val, calibrate, size, seed, rows.copies)
-        return finish_model(model, self.train, self.val, calibrate, size, seed, self.copies)
+    def shifted_copies(self) -> Iterable[Batches]:
+        """Of validation rows, where they are wanted; none of a heterogeneous graph, nor of a loader
+        that does not show its graphs."""
+        if self.settings.calibrate != "shifted" or not isinstance(self.val, View):
+            return ()
+        return shifted_copies(self.val, self.settings.seed) if self.copies is None else self.copies
 
-    def _parts(self, model: Predictor, before: _Before, resume: Path | None) -> History:
-        """The parts one by one; then all of it is calibrated."""
-        before.stays, histories = self.settings.epochs == 0, []
+    def with_(self, **changes: Any) -> Fit:
+        """The same with other settings."""
+        return replace(self, settings=replace(self.settings, **changes))
+
+    def _parts(self, model: Predictor, resume: Path | None) -> History:
+        """What a model is made of, one after the other."""
+        histories = []
         for i, (name, part) in enumerate(model.parts.items()):
-            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
-            folder = None if resume is None else resume / name
-            histories.append(own.run(part, None, folder, f"{name} of {len(model.parts)}")[0])
+            own = self.with_(seed=self.settings.seed + i, calibrate=None)
+            histories.append(own.run(part, resume and resume / name)[0])
         target = next(iter(model.parts.values())).target
         model.target = None if target is None else target.combined()
         return History(members=tuple(histories))
 
-    def _head(
-        self, model: Predictor, trunk: Trunk, before: _Before, calibrate: Calibrate, title: str
-    ) -> tuple[History, list[LabelledOutputs]]:
-        """A model that reads the rows of a frozen trunk, which runs once."""
-        settings = self.settings
-        with epoch_progress(settings.epochs, self.progress, title) as show:
-            goal, rows = self._rows(trunk, calibrate, self.infer)
-            tempered = calibrate is not None
-            history = fit_on_rows(model, goal, rows, settings, show, tempered)
-        before.stays, seed = False, settings.seed
-        return history, finish_model(model, rows.train, rows.val, calibrate, 256, seed, rows.copies)
-
-    def _rows(
-        self, trunk: Trunk, calibrate: Calibrate, infer: InferTarget
-    ) -> tuple[Target, TrunkRows]:
-        copies = self.copies
-        if calibrate != "shifted":
-            copies = ()
-        elif copies is None:
-            copies = copies_of(self.val, self.settings.seed)
-        return run_trunk(trunk, self.train, self.val, copies, infer, self.seen)
-
-    def _network(
-        self,
-        model: Predictor,
-        before: _Before,
-        calibrate: Calibrate,
-        resume: Path | None,
-        title: str,
-    ) -> History:
-        """A model that learns from graphs."""
-        settings, checkpoint = self.settings, None
+    def _train(self, model: Predictor, resume: Path | None) -> tuple[History, TrunkRows | None]:
+        """A model that learns from graphs, or from the rows of a frozen trunk, which come back."""
+        settings, trunk = self.settings, model.trunk
+        learned = {id(p) for p in model.parameters() if p.requires_grad}
+        if trunk is not None and trunk.has_head:
+            shared = self.copies is not None and settings.epochs == 0
+            if shared or learned.isdisjoint(map(id, trunk.parameters())):
+                if trunk not in self.seen:
+                    data = self.train, self.val, self.shifted_copies()
+                    self.seen[trunk] = run_trunk(trunk, *data, settings.most)
+                return fit_on_rows(model, self.seen[trunk], self.infer, settings, self.progress)
         if settings.epochs is None and model.frozen:  # until validation rows end it
             epochs, patience = _FEW_EPOCHS, settings.patience
             if self.val is not None:
                 epochs, patience = _MOST_EPOCHS, patience or _PATIENCE
             settings = replace(settings, epochs=epochs, patience=patience)
-        learner = GraphLearner(model, self.train, self.val, settings, self.infer)
-        if resume is not None:
-            known = asdict(settings) | {"lr": settings.lr_at(0), "epochs": None}  # they may grow
-            known |= learner.identity | {"calibrate": calibrate}
-            checkpoint = Checkpoint(resume, known)
-        before.stays = settings.epochs == 0
-        with epoch_progress(settings.epochs, self.progress, title) as show:
-            (history,) = train(learner, settings, show, checkpoint)
+        learner = GraphLearner(model, replace(self, settings=settings))
+        checkpoint = None if resume is None else Checkpoint(resume, learner.identity())
+        (history,) = train(learner, self.progress, checkpoint)
         learner.optimizer.zero_grad()
         seed_all(derived(settings.seed, _OUTSIDE))
         if model.num_anchors:
-            model.fit_anchors(self.train, batch_size=settings.graphs_per_pass)
-        return history
-
-
-def _learns(model: Predictor) -> bool:
-    """Whether the trunk itself is trained."""
-    inside = set() if model.trunk is None else {id(p) for p in model.trunk.parameters()}
-    return any(p.requires_grad and id(p) in inside for p in model.parameters())
-
-
-class _Before:
-    """What an earlier fit left in a model, but for its weights."""
-
-    def __init__(self, model: Predictor) -> None:
-        self.model, self.target, self.stays = model, model.target, True
-        self.buffers = [(module, dict(module._buffers)) for module in model.modules()]
-        known = (m for m in model.modules() if isinstance(m, Predictor))
-        in_place = [b for m in known for b in (m.temperature, m.novelty_slope, m._calibration)]
-        self.in_place = [(buffer, buffer.clone()) for buffer in in_place]
-
-    def restore(self) -> None:
-        """Put it back, but for what is about other weights, where these did not stay."""
-        for module, buffers in self.buffers:
-            module._buffers.update(buffers)
-        for buffer, value in self.in_place:
-            buffer.copy_(value)
-        if self.stays:
-            self.model.target = self.target
-            return
-        self.model.set_temperature(1.0, None)
-        self.model.novelty = Novelty(self.model.novelty.k, self.model.novelty.size)
-
-
-# -- a model that learns from graphs -------------------------------------------------------------
+            model.fit_anchors(self.train, batch_size=settings.most)
+        return history, None
 
 
 class GraphLearner(Learner):
@@ -337,14 +275,8 @@ class GraphLearner(Learner):
     before the first epoch and before the first file.
     """
 
-    def __init__(
-        self,
-        model: Predictor,
-        train: Batches,
-        val: Batches | None,
-        settings: FitSettings,
-        infer: InferTarget,
-    ) -> None:
+    def __init__(self, model: Predictor, fit: Fit) -> None:
+        self.model, self.train, self.val, settings = model, fit.train, fit.val, fit.settings
         if settings.epochs is None:
             raise InputError(
                 "epochs=, how long to train",
@@ -352,51 +284,54 @@ class GraphLearner(Learner):
                 "Only a head on a frozen network (gduq.anchor(net), without at=) needs none. Pass "
                 "epochs=100, for example, or epochs=0 to calibrate a trained model as it is.",
             )
-        self.model, self.train, self.val, self.settings = model, train, val, settings
         self.device = device_of_model(model)
         self.keeps_start = self.warms_up = model.starts_trained
         seed_all(derived(settings.seed, _OUTSIDE))
-        y = truths(train, "train")
+        self.y, self.y_val = truths(self.train), None if self.val is None else truths(self.val)
         model.set_temperature(1.0, None)  # epochs are compared without one
-        self.probe = self._some_batches(max(1, model.num_anchors))
+        self.probe = self._some_batches(max(1, model.num_anchors), settings)
         model.init_anchors(self.probe)
-        self.target = model.target = self._target(y, infer)
+        self.target = model.target = fit.infer(self._sample(settings))
         model.check_target()
         with torch.no_grad():
             model.sample(self.probe[0])  # logits are looked at, now that they are some
-        rows = None
-        if val is not None:
-            y_val = truths(val, "val")
-            self.target.check_val(y_val, y)
-            rows = described(val, y_val)
-        self.identity: dict[str, object] = {"train": described(train, y), "val": rows}
-        self.identity |= {"target": self.target.spec(), "model": signature(model)}
-        learned = [p for p in model.parameters() if p.requires_grad]
-        if not learned:
-            raise InputError("a network with parameters to train", "none that requires_grad")
-        lr, decay = settings.lr_at(0), settings.weight_decay
-        self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
-        model.prepare(train, settings.graphs_per_pass)
+        if self.y_val is not None:
+            self.target.check_val(self.y_val, self.y)
+        super().__init__(settings, model.parameters())
+        model.prepare(self.train, settings.most)
 
-    def _some_batches(self, rows: int) -> list[Graph]:
-        generator = torch.Generator().manual_seed(derived(self.settings.seed, _OUTSIDE))
-        size = max(self.settings.graphs_per_step, rows)
-        return [on_device(g, self.device) for g in some(self.train, rows, size, generator)]
+    def identity(self) -> dict[str, object]:
+        """What must be the same in a run that goes on from a checkpoint; epochs may grow."""
+        found = asdict(self.settings) | {"lr": self.settings.lr_at(0), "epochs": None}
+        val = None if self.val is None else described(self.val, cast(Tensor, self.y_val))
+        found |= {"train": described(self.train, self.y), "val": val}
+        return found | {"target": self.target.spec(), "model": signature(self.model)}
 
-    @torch.no_grad()
-    def _target(self, y: Tensor, infer: InferTarget) -> Target:
-        """What the outputs of the model mean: many rows show the units of a network."""
-        model, batches = self.model, self._some_batches(_ENOUGH)
-        model.target = Values()  # nothing is known: these are the bare outputs
-        outputs = [model.sample(graph).mean(dim=0) for graph in batches]
-        pairs = zip(batches, outputs, strict=True)
-        truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
-        stays = self.settings.epochs == 0 or model.frozen  # it is not trained any more
-        return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
+    def _some_batches(self, rows: int, settings: FitSettings) -> list[Graph]:
+        generator = torch.Generator().manual_seed(derived(settings.seed, _OUTSIDE))
+        found = random_batches(self.train, rows, max(settings.batch_size, rows), generator)
+        return [on_device(graph, self.device) for graph in found]
+
+    def _sample(self, settings: FitSettings) -> TargetSample:
+        """What shows what the outputs of the model mean: many rows show the units of a network."""
+        model, before = self.model, self.model.target
+        stays = settings.epochs == 0 or model.frozen  # it is not trained any more
+
+        def answer(graph: Graph) -> Sequence[Tensor]:
+            outputs = model.sample(graph).mean(dim=0)
+            return outputs, labels(graph, outputs.size(0))
+
+        try:
+            model.target = Values()  # nothing is known: these are the bare outputs
+            outputs, truth = over_graphs(model, self._some_batches(_ENOUGH, settings), answer)
+        finally:
+            model.target = before
+        return TargetSample(self.y, outputs, truth, stays, model.bounded)
 
     def batches(self, epoch: int) -> Iterator[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch))
-        size = even_size(self.train, self.settings.graphs_per_step)
+        graphs = len(self.train.graphs) if isinstance(self.train, View) else 0
+        size = even_size(graphs, self.settings.batch_size)
         self.model.train()
         for graph in self.train.batches(size, True, generator):
             if labels(graph).size(0):
@@ -413,16 +348,121 @@ class GraphLearner(Learner):
         if not all(bool(buffer.isfinite().all()) for buffer in buffers):
             return [{"val_loss": torch.nan}]
         self.model.init_anchors(self.probe)
-        found = labelled_outputs(self.model, self.val, self.settings.graphs_per_pass)
+        found = labelled_outputs(self.model, self.val, self.settings.most)
         return [self.target.figures(found.outputs, found.y, found.weights)]
 
     def state(self) -> dict[str, Tensor]:
-        found = self.model.state_dict()
-        for name, value in found.items():
-            if not isinstance(value, Tensor):
-                got = f"{name}: {type(value).__name__}"
-                raise InputError("a model whose state_dict holds tensors only", got)
-        return {name: value.unsqueeze(0) for name, value in found.items()}
+        return {name: value.unsqueeze(0) for name, value in self.model.state_dict().items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         self.model.load_state_dict({name: value[0] for name, value in state.items()})
+
+
+# -- calibration and novelty ----------------------------------------------------------------------
+
+
+def finish_model(
+    model: Predictor,
+    train: Batches | CachedRows,
+    val: Batches | CachedRows | None,
+    copies: Iterable[Batches | CachedRows],
+    settings: FitSettings,
+) -> list[LabelledOutputs]:
+    """Calibrate a trained model on validation rows, if there are any, and on copies of them, and
+    note what its training rows are like.
+
+    Rows are graphs, or as a frozen trunk gave them. What comes back is what the model gave for
+    validation rows, and then for their copies.
+    """
+    model.set_temperature(1.0, None)
+    model.trust = Trust()
+    target, size, sets = cast(Target, model.target), settings.most, list[LabelledOutputs]()
+    if target.needs_noise:
+        held = labelled_outputs(model, train if val is None else val, size)
+        model.target = target = target.with_noise(*held[:3])
+    if val is not None:
+        clean = labelled_outputs(model, val, size, features=True)
+        sets = [clean]
+        if settings.calibrate is not None:
+            sets += [labelled_outputs(model, rows, size, features=True) for rows in copies]
+            # Copies that change nothing do not count. Validation rows alone never lose more than
+            # `Target.price` by copies: where these ask for more, the temperature stops there.
+            changed = [each for each in sets[1:] if not torch.equal(each.outputs, clean.outputs)]
+            shares = clean_and_shifted_weights(len(changed))
+            parts = [(z, y, s) for (z, y, *_), s in zip([clean, *changed], shares, strict=True)]
+            value = target.best_temperature(parts, clean.weights)
+            if changed:
+                value = affordable(target, clean, value)
+            model.set_temperature(value, "shifted" if changed else "clean")
+    one, two = (torch.Generator().manual_seed(settings.seed) for _ in range(2))
+    if not isinstance(train, CachedRows):
+        h, structure = labelled_outputs(model, train, size, True, one)[3:]
+    else:
+        h, structure = train.h, train.structure
+    if h is not None:  # a model with representations
+        near, near_structure = sets[0][3:] if sets else (None, None)
+        model.novelty.fit(h, near, two, structure, near_structure)
+        if model.calibration is not None:
+            fit_with_novelty(model, sets)
+    return sets
+
+
+def affordable(target: Target, clean: LabelledOutputs, temperature: float) -> float:
+    """The temperature next to the given one by which validation rows lose no more than
+    `Target.price`, against the one that suits them best."""
+    outputs, y, weights = clean[:3]
+
+    def loss(log: float) -> float:
+        scale = torch.tensor(log, dtype=torch.float64, device=outputs.device).exp()
+        samples = target.scaled(outputs.double(), scale, weights)
+        return float(target.nll(samples, y, weights).mean())
+
+    best = math.log(target.best_temperature([(outputs, y, 1.0)], weights))
+    most, limit = math.log(temperature), loss(best) + target.price
+    if loss(most) <= limit:
+        return temperature
+    return math.exp(brentq(lambda log: loss(log) - limit, best, most, xtol=1e-6))
+
+
+@torch.no_grad()
+def fit_with_novelty(model: Predictor, sets: Sequence[LabelledOutputs]) -> None:
+    """What novelty tells of validation rows, which come first, and of their copies.
+
+    The temperature grows with it as far as validation rows ask for that, and is held to
+    `Target.price` once more: part of what it was for is novelty now. Then trust is fitted to the
+    calibrated answers, half of the weight on copies.
+    """
+    target, clean, found = cast(Target, model.target), sets[0], list[Evidence]()
+    if not model.novelty.fitted or clean.features is None:
+        return
+    outputs = model.calibrated(clean.outputs, clean.weights)
+    ranks = model.novelty(clean.features, clean.structure)
+    model.novelty_slope.fill_(target.novelty_slope(outputs, clean.y, ranks, clean.weights))
+    if model.novelty_slope > 0:
+        grown = model.calibrated(clean.outputs, clean.weights, ranks)
+        model.temperature *= affordable(target, clean._replace(outputs=grown), 1.0)
+    shares = clean_and_shifted_weights(len(sets) - 1)
+    for (outputs, y, weights, h, structure), share in zip(sets, shares, strict=True):
+        assert h is not None
+        ranks = model.novelty(h, structure) if model.novelty_slope > 0 else None
+        calibrated = model.calibrated(outputs, weights, ranks)
+        p = target.prediction(calibrated, target.decode(y), weights=weights)
+        found.append(Evidence(p, model.novelty.excess(h, structure), share))
+    model.trust.fit(found)
+
+
+def warn_of_doubts(model: Predictor, sets: Sequence[LabelledOutputs]) -> None:
+    """Say where a temperature is from few rows, or anchors had no effect on validation rows."""
+    if model.calibration is None:
+        return
+    outputs, y, weights = sets[0][:3]
+    if y.size(0) < _FEW:
+        do = f"expect little of it (from {_FEW} rows on it helps)"
+        warn_user(f"calibrated on {y.size(0)} validation rows only: {do}")
+    assert model.target is not None
+    if model.num_anchors and model.target.agree(model.calibrated(outputs, weights), y, weights):
+        warn_user(
+            "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the "
+            "network does, calibrated and with novelty; use p.novelty as the alarm, or "
+            "gduq.choose with a larger budget"
+        )

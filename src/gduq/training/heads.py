@@ -1,10 +1,10 @@
-"""Heads on a frozen trunk: it runs once, and small heads learn side by side from its rows."""
+"""Labelled rows, as models and frozen trunks give them; small heads learn from these together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,93 +12,127 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from gduq._torch import derived
 from gduq.errors import InputError
-from gduq.graphs import check_graph, on_device
+from gduq.graphs import Graph, Rows, View, check_graph, iterate, on_device, structure_of
 from gduq.models.predictor import CachedRows, DrawAnchors, Predictor
 from gduq.prediction import Target, TargetSample
 from gduq.prediction.predicting import device_of_model
-from gduq.tracing.call import evaluating
+from gduq.tracing.call import check_logits, evaluating
 from gduq.tracing.trunk import Trunk
-from gduq.training.batches import Batches, InferTarget, check_leak, labels
-from gduq.training.finishing import clean_and_shifted_weights, joined, row_structure
-from gduq.training.history import Epoch, History
-from gduq.training.loop import FitSettings, Learner, train
+from gduq.training.batches import Batches, InferTarget, even_size, labels, random_batches
+from gduq.training.loop import FitSettings, History, Learner, train
 
-__all__ = ["HeadLearner", "SeenRows", "TrunkRows", "fit_on_rows", "run_trunk"]
+__all__ = ["HeadLearner", "LabelledOutputs", "TrunkRows", "clean_and_shifted_weights",
+           "fit_on_rows", "labelled_outputs", "over_graphs", "run_trunk"]  # fmt: skip
 
+MOST = 20_000  # rows that novelty looks at
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are computed at once: what a cache holds
 _STOPPING = 3  # anchors that decide when to stop: all of them would at twice the cost
 _TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 
-class TrunkRows(NamedTuple):
-    """All rows that training needs, each seen once by the trunk."""
+class LabelledOutputs(NamedTuple):
+    """What a model gives for rows whose truth is known, before calibration."""
 
-    train: CachedRows
-    val: CachedRows | None
-    copies: Sequence[CachedRows]  # shifted copies of the validation rows
+    outputs: Tensor  # [K, n, O]
+    y: Tensor  # the truth [n], as the target checked it
+    weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
+    features: Tensor | None = None  # representations [n, d], where these were wanted
+    structure: Tensor | None = None  # as `gduq.graphs.structure_of` has it [n, s]
 
 
-SeenRows = dict[tuple[Trunk, Batches], CachedRows]
+@torch.no_grad()
+def over_graphs(
+    model: nn.Module, graphs: Iterable[Graph], answer: Callable[[Graph], Sequence[Tensor | None]]
+) -> list[Any]:
+    """What a function makes of graphs, joined over rows (the last axis but one); ``None`` of what
+    some graph has none."""
+    device = device_of_model(model)
+    with evaluating(model):
+        parts = [answer(on_device(graph, device)) for graph in graphs]
+    return [
+        None if any(part is None for part in each) else torch.cat(each, max(-2, -each[0].dim()))
+        for each in zip(*parts, strict=True)
+    ]
 
 
-def _run_trunk(trunk: Trunk, data: Batches, name: str) -> CachedRows:
-    device, parts = device_of_model(trunk), []
-    with torch.no_grad(), evaluating(trunk):
-        for graph in data.batches(256):
-            check_leak(graph, name)
-            graph = on_device(graph, device)
+def labelled_outputs(
+    model: Predictor,
+    data: Batches | CachedRows,
+    batch_size: int | None = None,
+    features: bool = False,
+    some: torch.Generator | None = None,
+) -> LabelledOutputs:
+    """What a model gives for labelled rows: of graphs, or as a trunk has given them; for ``some``,
+    of many graphs, from all over: data may be sorted."""
+    target, weights = cast(Target, model.target), None
+    if isinstance(data, CachedRows):
+        with torch.no_grad(), evaluating(model):
+            outputs = model.from_rows(data.h, data.outputs)
+        return LabelledOutputs(outputs, data.y, None, data.h, data.structure)
+
+    def answer(graph: Graph) -> Sequence[Tensor | None]:
+        nonlocal weights
+        outputs, h, weights = model.forward_samples(graph, features=features)
+        y = target.check(labels(graph, outputs.size(1)), "val")
+        return outputs, y, h, row_structure(graph, model.row_kind, data) if features else None
+
+    graphs = iterate(data, batch_size)
+    if some is not None:
+        graphs = random_batches(data, MOST, batch_size or 1, some)
+    outputs, y, h, structure = over_graphs(model, graphs, answer)
+    return LabelledOutputs(outputs, y, weights, h, structure)
+
+
+def row_structure(graph: Graph, row_kind: Rows | None, data: Batches) -> Tensor | None:
+    """The structure of rows, where it is theirs: a loader may hand out parts of a graph, in which
+    nodes have fewer edges."""
+    complete = isinstance(data, View) or row_kind == "graph"
+    return structure_of(graph, row_kind) if complete else None
+
+
+def clean_and_shifted_weights(copies: int) -> list[float]:
+    """How much validation rows and each copy of them count."""
+    return [0.5, *[0.5 / copies] * copies] if copies else [1.0]
+
+
+# Training rows, validation rows and shifted copies of these, each seen once by a trunk.
+TrunkRows = tuple[CachedRows, CachedRows | None, Sequence[CachedRows]]
+
+
+def run_trunk(
+    trunk: Trunk, train: Batches, val: Batches | None, copies: Iterable[Batches], batch_size: int
+) -> TrunkRows:
+    """What a trunk gives of labelled rows, in one pass."""
+
+    def rows(data: Batches, name: str) -> CachedRows:
+        def answer(graph: Graph) -> Sequence[Tensor | None]:
             check_graph(graph)
             h, out = (trunk.labelled(found, graph) for found in trunk.run(graph))
             if bool(out.isnan().any()):
                 raise InputError(f"a network whose outputs for {name} are numbers", "NaN")
-            structure = row_structure(graph, trunk.row_kind, data)
-            parts.append((h, labels(graph, out.size(0)), out, structure))
-    rows, truth, outputs, structures = zip(*parts, strict=True)
-    return CachedRows(torch.cat(rows), torch.cat(truth), torch.cat(outputs), joined(structures))
+            y = labels(graph, out.size(0))
+            return h, y, out, row_structure(graph, trunk.row_kind, data)
 
+        return CachedRows(*over_graphs(trunk, data.batches(batch_size), answer))
 
-def run_trunk(
-    trunk: Trunk,
-    train_data: Batches,
-    val_data: Batches | None,
-    copies: Iterable[Batches],
-    infer: InferTarget,
-    seen: SeenRows | None = None,
-) -> tuple[Target, TrunkRows]:
-    """Run a trunk over all rows; ``seen`` keeps what it gave, for models that share it."""
-
-    def run(data: Batches, name: str) -> CachedRows:
-        if seen is None:
-            return _run_trunk(trunk, data, name)
-        if (trunk, data) not in seen:
-            seen[trunk, data] = _run_trunk(trunk, data, name)
-        return seen[trunk, data]
-
-    first, held = run(train_data, "train"), None
-    goal = infer(TargetSample(first.y, first.outputs, first.y, True, trunk.bounded))
-    if val_data is not None:
-        held = run(val_data, "val")
-        held = replace(held, y=goal.check_val(held.y, first.y))
-    found = (run(copy, "val") for copy in copies)
-    shifted = [replace(copy, y=goal.check(copy.y, "val")) for copy in found]
-    return goal, TrunkRows(replace(first, y=goal.check(first.y, "train")), held, shifted)
+    held = None if val is None else rows(val, "val")
+    return rows(train, "train"), held, [rows(copy, "val") for copy in copies]
 
 
 def fit_on_rows(
-    model: Predictor,
-    goal: Target,
-    rows: TrunkRows,
-    settings: FitSettings,
-    show: Callable[[Epoch], None],
-    tempered: bool,
-) -> History:
-    """Train what of a model reads the rows of a trunk, without calibration.
-
-    ``tempered`` compares epochs at the best temperature of each: right where one is fitted
-    afterwards.
-    """
-    history = History()
+    model: Predictor, rows: TrunkRows, infer: InferTarget, settings: FitSettings, progress: bool
+) -> tuple[History, TrunkRows]:
+    """Train what of a model reads the rows of a trunk, without calibration. The rows come back with
+    their truth as the target has it."""
+    (given, val, copies), trunk, history = rows, cast(Trunk, model.trunk), History()
+    target = infer(TargetSample(given.y, given.outputs, given.y, True, trunk.bounded))
+    if not target.has_units:
+        check_logits(given.outputs, known=not trunk.bounded)
+    if val is not None:
+        val = replace(val, y=target.check_val(val.y, given.y))
+    copies = [replace(copy, y=target.check(copy.y, "val")) for copy in copies]
+    given = replace(given, y=target.check(given.y, "train"))
 
     def learn(
         heads: Sequence[nn.Module],
@@ -110,25 +144,25 @@ def fit_on_rows(
     ) -> list[nn.Module]:
         """See `gduq.models.predictor.TrainHeads`."""
         nonlocal history
-        if bank is not None and rows.val is None:  # nothing can be chosen: a small mask
+        if bank is not None and val is None:  # nothing can be chosen: a small mask
             index = min(range(len(masks)), key=lambda i: abs(masks[i] - 0.05))
             heads, masks = [heads[index]], [masks[index]]
         few = None if bank is None else bank[:_STOPPING]
-        given = rows.train, rows.val, target, draw, draws, few, settings, tempered
-        learner = HeadLearner(heads, masks, *given)
-        histories = train(learner, learner.settings, show)
+        learner = HeadLearner(heads, masks, given, val, target, draw, draws, few, settings)
+        histories = train(learner, progress)
         if bank is None:
             history = History(members=tuple(histories))
             return list(heads)
-        best = 0 if rows.val is None else learner.best([rows.val, *rows.copies], bank)
+        best = 0 if val is None else learner.best([val, *copies], bank)
         history = histories[best]
         return [heads[best]]
 
-    before, model.target = model.target, goal
+    before, model.target = model.target, target
     model.check_target()
     model.set_temperature(1.0, None)
-    model.fit_rows(rows.train, rows.train if rows.val is None else rows.val, learn, before)
-    return history
+    if settings.epochs != 0 or model.frozen:  # else it is only calibrated
+        model.fit_rows(given, given if val is None else val, learn, before)
+    return history, (given, val, copies)
 
 
 @dataclass(eq=False)
@@ -138,12 +172,8 @@ class HeadLearner(Learner):
     A head's ``forward(h, c, masked)`` takes rows ``[n, d]``, anchors ``[D, 1, d]`` or ``None``,
     and a boolean ``[D, n]`` or ``None``; it gives ``[D, n, O]``, with D = 1 without anchors.
 
-    Without ``epochs`` they have 8 steps, and end when the validation likelihood of every head has
-    stopped rising for 6 of them (or as many as it takes to see every row), 25 at most; without
-    validation rows there are 8. The learning rate is then 3e-3 up to 6400 rows.
-
-    ``val`` decides when to stop and which epoch to keep, the start included; without it the last
-    epoch stays.
+    ``val`` decides when to stop and which epoch to keep, the start included: by the likelihood at
+    the best temperature, as one is fitted afterwards. Without it the last epoch stays.
     """
 
     heads: Sequence[nn.Module]
@@ -155,17 +185,19 @@ class HeadLearner(Learner):
     draws: int  # anchors per row and step
     bank: Tensor | None  # anchors of validation [K, d]
     settings: FitSettings
-    tempered: bool = False
+
+    keeps_start = True  # training must not make a head worse
 
     def __post_init__(self) -> None:
-        self.keeps_start = True  # training must not make a head worse
-        self.size, self.automatic = len(self.heads), self.settings.epochs is None
-        self.settings = _complete(self.settings, len(self.rows), self.val is not None)
+        settings, self.size = self.settings, len(self.heads)
+        self.automatic = settings.epochs is None
+        if self.automatic:
+            settings = _automatic(settings, len(self.rows), self.val is not None)
+        elif not settings.epochs:
+            raise InputError("epochs of at least 1", settings.epochs)
         self.parameters, self.buffers = stack_module_state(list(self.heads))
         self.shares = torch.tensor(self.masks, dtype=torch.float64).view(-1, 1, 1)
-        learned = [p for p in self.parameters.values() if p.requires_grad]
-        lr, decay = self.settings.lr_at(0), self.settings.weight_decay
-        self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
+        super().__init__(settings, self.parameters.values())
 
     def outputs(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
         """Of all heads ``[G, D, n, O]``; h and c are the same for all, masks ``[G, D, n]``."""
@@ -185,23 +217,15 @@ class HeadLearner(Learner):
         """
         self.heads[0].train()
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch, 1))
-        for index in self._row_numbers(generator):
+        rows = len(self.rows)
+        size = min(self.settings.batch_size, rows)
+        count = _STEPS * size if self.automatic else rows  # so many steps, however many rows
+        orders = [torch.randperm(rows, generator=generator) for _ in range(-(-count // rows))]
+        for index in torch.cat(orders)[:count].split(even_size(count, size)):
             c = self.draw(self.draws, generator).to(self.rows.h).unsqueeze(1)
             shape = self.draws, len(index)
             uniform = torch.rand(*shape, generator=generator, dtype=torch.float64)
             yield index.to(c.device), c, (uniform < self.shares).to(c.device)
-
-    def _row_numbers(self, generator: torch.Generator) -> Iterator[Tensor]:
-        rows = len(self.rows)
-        size = min(self.settings.graphs_per_step, rows)
-        if self.automatic:  # so many steps, however many rows
-            orders = -(-_STEPS * size // rows)
-            order = torch.cat([torch.randperm(rows, generator=generator) for _ in range(orders)])
-            return iter(order[: _STEPS * size].split(size))
-        parts = list(torch.randperm(rows, generator=generator).split(size))
-        if len(parts) > 1 and len(parts[-1]) == 1:  # BatchNorm needs two rows
-            parts[-2:] = [torch.cat(parts[-2:])]
-        return iter(parts)
 
     def losses(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         index, c, masked = batch
@@ -212,8 +236,8 @@ class HeadLearner(Learner):
     def validate(self) -> list[dict[str, float]]:
         if self.val is None:
             return []
-        found = self._losses_at(self.val, self.bank, _TEMPERATURES if self.tempered else (1.0,))
-        return [{"val_loss": loss} for loss in found.amin(dim=0).tolist()]
+        found = self._losses_at(self.val, self.bank).amin(dim=0)
+        return [{"val_loss": loss} for loss in found.tolist()]
 
     def best(self, sets: Sequence[CachedRows], bank: Tensor | None) -> int:
         """The head of the lowest loss on validation rows and, half and half, on their copies, at
@@ -222,20 +246,19 @@ class HeadLearner(Learner):
         if self.size == 1:
             return 0
         self.parameters, self.buffers = stack_module_state(list(self.heads))
-        losses = torch.stack([self._losses_at(rows, bank, _TEMPERATURES) for rows in sets])
+        losses = torch.stack([self._losses_at(rows, bank) for rows in sets])
         shares = losses.new_tensor(clean_and_shifted_weights(len(sets) - 1)).view(-1, 1, 1)
         return int((shares * losses).sum(dim=0).amin(dim=0).argmin())
 
     @torch.no_grad()
-    def _losses_at(
-        self, rows: CachedRows, bank: Tensor | None, temperatures: Sequence[float]
-    ) -> Tensor:
-        """The mean negative log-likelihood ``[T, G]`` of each head's mixture over the bank."""
+    def _losses_at(self, rows: CachedRows, bank: Tensor | None) -> Tensor:
+        """The mean negative log-likelihood ``[T, G]`` of each head's mixture over the bank, at
+        each of a few temperatures."""
         self.heads[0].eval()
         anchors = None if bank is None else bank.to(rows.h).unsqueeze(1)
         width = max(v.size(1) for v in self.parameters.values() if v.dim() > 1)
         chunk = max(1, _CHUNK // (self.size * (1 if bank is None else bank.size(0)) * width))
-        scales = [torch.tensor(t, device=rows.h.device) for t in temperatures]
+        scales = [torch.tensor(t, device=rows.h.device) for t in _TEMPERATURES]
         sums = torch.zeros(len(scales), self.size, dtype=torch.float64)
         for h, y in zip(rows.h.split(chunk), rows.y.split(chunk), strict=True):
             out = self.outputs(h, anchors, None)
@@ -246,26 +269,18 @@ class HeadLearner(Learner):
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
 
-    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Give every head its own part."""
         for g, head in enumerate(self.heads):
-            head.eval()
-            for name, value in (*head.named_parameters(), *head.named_buffers()):
-                value.copy_(state[name][g])
+            head.eval().load_state_dict({name: value[g] for name, value in state.items()})
 
 
-def _complete(settings: FitSettings, rows: int, validated: bool) -> FitSettings:
-    """The settings, with what nobody chose chosen by the number of rows."""
-    patience = settings.patience if validated else None
-    if settings.epochs is not None:
-        if settings.epochs < 1:
-            raise InputError("epochs of at least 1", settings.epochs)
-        return replace(settings, patience=patience)
-    size = settings.graphs_per_step
+def _automatic(settings: FitSettings, rows: int, validated: bool) -> FitSettings:
+    """How heads learn where nobody says how long: 8 steps an epoch, until the validation likelihood
+    of every head has stopped rising for 6 epochs (or as many as it takes to see every row)."""
+    seen = _STEPS * settings.batch_size  # rows in an epoch
     # Where the steps see less than every row once, a fast start harms and takes long to mend.
-    lr = settings.lr or (1e-3 if rows > _EPOCHS * _STEPS * size else 3e-3)
+    lr = settings.lr or (1e-3 if rows > _EPOCHS * seen else 3e-3)
     if not validated:
-        return replace(settings, epochs=_BLIND, lr=lr, patience=None)
-    patience = patience or max(6, -(-rows // (_STEPS * size)))
+        return replace(settings, epochs=_BLIND, lr=lr)
+    patience = settings.patience or max(6, -(-rows // seen))
     return replace(settings, epochs=_EPOCHS, lr=lr, patience=patience)

@@ -12,8 +12,8 @@ from gduq_reproduction.datasets.raw import find_raw, raw_file
 def test_gduq_data_comes_first_and_is_never_written(tmp_path, monkeypatch):
     given, root = tmp_path / "given", tmp_path / "root"
     for folder, text in ((given, "given"), (root / "raw", "cached")):
-        (folder / "set" / "raw").mkdir(parents=True)
-        (folder / "set" / "raw" / "file").write_text(text)
+        (folder / "set/raw").mkdir(parents=True)
+        (folder / "set/raw/file").write_text(text)
     monkeypatch.delenv("GDUQ_DATA", raising=False)
     assert find_raw("set/raw/file", root).read_text() == "cached"
     monkeypatch.setenv("GDUQ_DATA", str(given))
@@ -23,8 +23,11 @@ def test_gduq_data_comes_first_and_is_never_written(tmp_path, monkeypatch):
     source = tmp_path / "source"
     source.write_text("downloaded")
     path = raw_file("set/raw/new", root, source.as_uri())
-    assert path == root / "raw" / "set" / "raw" / "new"
-    assert sorted(os.listdir(given / "set" / "raw")) == ["file"]
+    assert path == root / "raw/set/raw/new"
+    assert os.listdir(given / "set/raw") == ["file"]
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "typo"))
+    with pytest.raises(InputError):
+        find_raw("file", tmp_path)
 
 
 def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):
@@ -34,9 +37,3 @@ def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "raw" / "set") == []  # not half of it
     with pytest.raises(InputError):
         raw_file("set/file", tmp_path)
-
-
-def test_a_gduq_data_that_is_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "typo"))
-    with pytest.raises(InputError):
-        find_raw("file", tmp_path)

@@ -1,4 +1,4 @@
-"""Calibrators of values: the battery, closed forms, searches by hand."""
+"""Calibrators of values, by closed forms and searches; of labels, by those of two classes."""
 
 from __future__ import annotations
 
@@ -11,49 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from torch import Tensor
 
-from gduq.calibration import DeviationScaling, methods_for
+from gduq import calibration
+from gduq.calibration import DeviationScaling, PerLabel, TemperatureScaling
 from gduq.prediction import ValuePrediction
-from tests.calibration.battery import SAMPLES, WEIGHTS, AnyBattery
-from tests.calibration.kinds import too_narrow
-
-
-class ValueBattery(AnyBattery):
-    kind = "values"
-    size = 2
-
-    def drawn(self, size, samples=SAMPLES, dtype=torch.float64):
-        return too_narrow(values=size, samples=samples, dtype=dtype)
-
-    def answers(self, p: ValuePrediction) -> Tensor:
-        ends = p.interval(0.8)
-        return torch.stack([p.mean, p.std, *ends, p.log_prob(0.3), p.cdf(0.3)])
-
-    def mixed(self, p: ValuePrediction) -> Tensor:
-        return self.answers(p)
-
-    def nll(self, p: ValuePrediction) -> float:
-        return -float(p.log_prob(p.target).mean())
-
-    def misled(self, p: ValuePrediction) -> ValuePrediction:
-        noise = torch.randn(p.mean.shape, generator=torch.Generator().manual_seed(3))
-        moved = p.means + 8 * noise * p.std
-        return p.with_samples(torch.cat([moved, p.samples[..., p.num_values :]], dim=-1))
-
-    def test_huge_deviations_stay_finite(self, case, fitted):
-        far = case.p.samples * torch.tensor([1e4, 1e4, 1.0, 1.0])
-        assert torch.isfinite(self.answers(fitted(case.p.with_samples(far)))).all()
-
-    def test_an_empty_prediction_comes_back_empty(self, case, fitted):
-        assert fitted(case.p[:0]).samples.shape == (SAMPLES, 0, 4)
-
-
-MAKERS = {name: lambda case, cls=cls: cls() for name, cls in methods_for("values").items()}
-
-
-class TestValues(ValueBattery):
-    makers = MAKERS
+from tests.calibration.kinds import WEIGHTS, too_narrow, too_sure
 
 
 def test_one_hypothesis_has_a_closed_form():
@@ -75,9 +37,9 @@ def test_several_hypotheses_by_hand(weights, factor):
     p = p.with_samples(torch.cat([means, logs + 2 * math.log(factor)], dim=-1))
 
     def loss(log: float) -> float:
-        state = {"scale": torch.tensor([math.exp(log)], dtype=torch.float64)}
+        state = {"temperature": torch.tensor([math.exp(log)], dtype=torch.float64)}
         sizes = {"num_values": torch.tensor(1), "num_samples": torch.tensor(3)}
-        q = DeviationScaling.restore({}, state | sizes)(p)
+        q = DeviationScaling.restore(state | sizes)(p)
         extra = log + 0.5 * math.exp(-2 * log)
         return -float(q.log_prob(p.target).mean()) + extra / len(p)
 
@@ -98,7 +60,7 @@ def test_a_few_exact_answers_are_not_certainty(samples):
     assert DeviationScaling().fit(far).value.item() == pytest.approx(100.0)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000), st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
 def test_units_do_not_matter(seed, unit, shift):
     p = too_narrow(rows=60, values=1, seed=seed)
@@ -107,3 +69,51 @@ def test_units_do_not_matter(seed, unit, shift):
     other = replace(p, samples=samples, target=p.target * unit + shift)
     a, b = (DeviationScaling().fit(x).value.item() for x in (p, other))
     assert a == pytest.approx(b, rel=1e-6)
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+
+def test_every_label_is_a_task_of_two_classes():
+    p, val = too_sure(), torch.arange(240) < 140
+    q = PerLabel().fit(p, rows=val)(p)
+    for t in range(3):
+        alone = TemperatureScaling().fit(p[p.known[:, t] & val].column(t))
+        torch.testing.assert_close(q.column(t).probs, alone(p.column(t)).probs)
+
+
+def test_unknown_entries_count_nowhere():
+    """What stands where a label is unknown does not matter; its rows are mapped all the same."""
+    p = too_sure()
+    spoilt = p.samples.clone()
+    spoilt[:, p.target.isnan()] = 50.0
+    a, b = PerLabel().fit(p), PerLabel().fit(p.with_samples(spoilt))
+    assert torch.equal(a(p).samples, b(p).samples)
+    assert torch.equal(a(replace(p, target=None)).samples, a(p).samples)
+
+
+def test_a_label_of_one_answer_stays_as_it_is():
+    p = too_sure(labels=4)
+    target = p.target.clone()
+    target[:, 1] = 1.0
+    target[:, 3] = math.nan
+    p = replace(p, target=target)
+    with pytest.warns(UserWarning, match="label 1, label 3"):
+        cal = PerLabel().fit(p)
+    assert cal.value[[1, 3]].tolist() == [1.0, 1.0]
+    q = cal(p)
+    assert torch.equal(q.samples[..., [1, 3]], p.samples[..., [1, 3]])
+    assert not torch.equal(q.samples[..., 0], p.samples[..., 0])
+    again = calibration.restore("PerLabel", cal.state())
+    assert torch.equal(again(p).samples, q.samples)
+
+
+def test_copies_without_a_label_are_left_out_of_it():
+    p = too_sure()
+    copy = p.with_samples(3 * p.samples)
+    target = p.target.clone()
+    target[:, 0] = math.nan
+    copies = ([replace(copy, target=target)], [], [copy])
+    some, alone, both = (PerLabel().fit(p, corrupted=c).value.tolist() for c in copies)
+    assert some == [alone[0], *both[1:]]
+    assert some != alone
