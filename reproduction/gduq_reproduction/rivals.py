@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.utils import scatter
 
 from gduq import ClassPrediction, metrics
-from gduq.ood.distances import nearest
+from gduq.ood.nearest import nearest
 
 __all__ = ["GEBM", "DensityAware", "diffused", "gnnsafe"]
 

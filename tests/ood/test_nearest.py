@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.ood import distances as module
+from gduq.ood import nearest as module
 from gduq.ood.nearest import Novelty
 
 

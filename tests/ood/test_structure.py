@@ -8,7 +8,7 @@ from scipy import stats
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.ood import distances as module
+from gduq.ood import nearest as module
 from gduq.ood.nearest import Novelty
 from tests.ood.test_nearest import clusters, seeded
 

@@ -17,7 +17,7 @@ from gduq.graphs.sparse import take_rows
 from gduq.models.predictor import CachedRows, ModelFactory, ModelOutput, Predictor, Spec, TrainHeads
 from gduq.nn.gnn import as_chain, network_spec
 from gduq.nn.layers import AnySize
-from gduq.ood.distances import in_blocks, polar
+from gduq.ood.nearest import in_blocks, polar
 from gduq.prediction import Classes, Labels, Target, Values
 from gduq.tracing.call import Call, copied, redraw
 from gduq.tracing.trunk import Trunk

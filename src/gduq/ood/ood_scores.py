@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
 from gduq.metrics import ranking
-from gduq.ood.distances import nearest
+from gduq.ood.nearest import nearest
 from gduq.prediction.base import Prediction
 
 __all__ = ["FITTED", "Mahalanobis", "Score", "auroc", "score"]
