@@ -7,7 +7,7 @@ PYTHON ?= python3
 TORCH_PIP ?=
 # Optional parts to install for the tests, and those of the laboratory in reproduction/; add "text"
 # to the latter for the language pipeline (about 1 GB).
-EXTRAS ?= dev,docs,molecules,serve
+EXTRAS ?= dev,docs,molecules,serve,export
 LAB ?= images
 # More arguments for pytest, as in: make test PYTEST="-k bundle"
 PYTEST ?=

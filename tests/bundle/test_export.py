@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,7 @@ def layer(net: nn.Module, kind: str, at: int | str = 1) -> nn.Module:
     return fitted(gduq.anchor(net, at=at, init="random", num_anchors=2), kind)
 
 
+ENDINGS = (".pt2", ".onnx")
 CONVS = ("gin", "gcn", "pna", "gated_gcn")
 MODELS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     **{f"head of {c}": ("values", lambda c=c: head(zoo(c), "values")) for c in CONVS[1:]},
@@ -240,9 +242,14 @@ MODELS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
-@pytest.mark.parametrize("name", MODELS)
+QUICK_MODEL = ("squeezed", ".onnx")  # values: onnxruntime knows erf in single precision only
+SLOW_MODELS = [c for c in product(MODELS, ENDINGS) if c != QUICK_MODEL]
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [QUICK_MODEL, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_MODELS)],
+)
 def test_models(name: str, ending: str, tmp_path: Path) -> None:
     kind, make = MODELS[name]
     *known, lone = odd(kind)
@@ -261,7 +268,6 @@ def mixture(kind: str) -> gduq.Stack:
     return stack
 
 
-ENDINGS = (".pt2", ".onnx")
 EXPORTED = [(n, e) for n, cls in METHODS.items() if not cls.needs_graph for e in ENDINGS]
 QUICK = ("deviation", ".pt2")  # all of them take minutes together
 LATER = [pytest.param(*case, marks=pytest.mark.slow) for case in EXPORTED if case != QUICK]

@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from gduq._torch import exporting
 from gduq.errors import InputError, warn_user
 from gduq.prediction.base import Columns, Prediction
 from gduq.prediction.mixture import Weights, log_mean, weighted_mean
@@ -136,7 +137,10 @@ class ValuePrediction(Prediction):
         spread = self.variances.sqrt()
         apart = (self.means.double() - self._parts[2]) / spread
         near = tolerance.to(apart) / spread
-        inside = torch.special.ndtr(apart + near) - torch.special.ndtr(apart - near)
+        high, low = apart + near, apart - near
+        if exporting():  # onnxruntime has the error function in single precision only
+            high, low = high.float(), low.float()
+        inside = (torch.special.ndtr(high) - torch.special.ndtr(low)).to(apart)
         return self._out(weighted_mean(inside, self.weights))
 
     def is_right(self, tolerance: Tensor) -> Tensor:
