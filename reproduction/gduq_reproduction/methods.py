@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ class Answers:
         seconds: Of training in all, as processor time of one thread.
         cost: The same in trainings of the plain network.
         model: Which was asked, if it is one of ours.
+        reading: Of its hypotheses, see `mapped`.
     """
 
     parts: Mapping[str, Prediction]
@@ -46,11 +47,13 @@ class Answers:
     seconds: float
     cost: float
     model: nn.Module | None = None
+    reading: Callable[[Any], Prediction] = lambda p: p
 
     def mapped(self, change: Callable[[Any], Prediction]) -> Answers:
         """The same with another reading of the hypotheses."""
         parts = {name: change(p) for name, p in self.parts.items()}
-        return replace(self, parts=parts, copies=tuple(map(change, self.copies)))
+        copies = tuple(map(change, self.copies))
+        return replace(self, parts=parts, copies=copies, reading=change)
 
 
 @dataclass(eq=False)
@@ -72,6 +75,7 @@ class Work:
     folder: Path | None = None
     chemprop: Path | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    kept: float = 0.0  # seconds of trainings, of earlier calls, whose weights were at hand
     _nets: dict[int, nn.Module] = field(default_factory=dict)
 
     @cached_property
@@ -96,40 +100,58 @@ class Work:
         return self.network(0)
 
     def network(self, number: int) -> nn.Module:
-        """A trained network; several differ in their seed. Kept in memory and on disk."""
-        if number in self._nets:
-            return self._nets[number]
-        seed, name = 1000 * self.seed + number, f"network {number}"
-        net = self.cell.network(self.splits, seed)
-        file = re.sub(r"[^\w.-]+", "-", f"{self.cell.name}-{self.cell.settings}-{seed}")
-        path = (self.folder or Path()) / f"{file}{'-last' * self.last}.pt"
-        if self.folder is not None and path.is_file():
-            kept = torch.load(path, weights_only=True)
-            net.load_state_dict(kept["weights"])
-            self.seconds[name] = kept["seconds"]
-        else:
-            with self.clock(name):
-                self.train(net, seed)
-            if self.folder is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_path(path) as part:
-                    torch.save({"weights": net.state_dict(), "seconds": self.seconds[name]}, part)
-        self._nets[number] = net.eval()
-        return net
+        """A trained network; several differ in their seed."""
+        if number not in self._nets:
+            seed = 1000 * self.seed + number
+            net = self.cell.network(self.splits, seed)
+            name = f"network {number}"
+            self.seconds[name] = self.fitted(gduq.Network(net), name, seed)
+            self._nets[number] = net.eval()
+        return self._nets[number]
+
+    def fitted(self, model: nn.Module, name: str, seed: int, **changes: Any) -> float:
+        """Train a model, or take its weights from the folder; seconds of its training.
+
+        What is killed goes on where it stopped.
+        """
+        start = time.process_time()
+        if self.folder is None:
+            self.train(model, seed, **changes)
+            return time.process_time() - start
+        file = re.sub(r"[^\w.-]+", "-", f"{self.cell.name}-{self.cell.settings}-{seed}-{name}")
+        path, ends = self.folder / file, {False: ".pt", True: "-last.pt"}
+        wanted = path.with_name(file + ends[self.last])
+        known = wanted.is_file()
+        if not known:
+            resume = path.with_name(f"{file}{'-last' * (self.last and not self.cell.both)}")
+            self.train(model, seed, **changes, resume=resume)
+            seconds, states = time.process_time() - start, {self.last: model.state_dict()}
+            if self.cell.both:
+                states[False] = model.state_dict()
+                end = torch.load(resume / "checkpoint.pt", weights_only=True)["run"]["last"]
+                states[True] = {key: value[0] for key, value in end.items()}
+            for last, state in states.items():
+                with atomic_path(path.with_name(file + ends[last])) as part:
+                    torch.save({"weights": state, "seconds": seconds}, part)
+            shutil.rmtree(resume)
+        kept = torch.load(wanted, weights_only=True)
+        model.load_state_dict(kept["weights"])
+        self.kept += known * kept["seconds"]
+        return float(kept["seconds"])
 
     def train(self, model: nn.Module, seed: int | None = None, **changes: Any) -> None:
         """Train with the schedule of the cell; calibration comes later, for everybody alike."""
-        cell = self.cell
+        cell, last = self.cell, self.last and not self.cell.both
         options: dict[str, Any] = {
             **cell.schedule,
             "milestones": [round(share * cell.epochs) for share in cell.falls],
             "gamma": 0.3,
-            "patience": None if self.last else cell.patience,
+            "patience": None if last else cell.patience,
             "seed": self.seed if seed is None else seed,
             "calibrate": None,
             "progress": False,
         }
-        val = None if self.last else self.views["id_val"]
+        val = None if last else self.views["id_val"]
         gduq.fit(model, self.splits.train, val, **(options | changes))
 
     def finish(self, model: nn.Module) -> nn.Module:
@@ -137,13 +159,6 @@ class Work:
         options: dict[str, Any] = {"epochs": None, "lr": None, "batch_size": 32}
         self.train(model, milestones=(), patience=None, **options)
         return model
-
-    @contextmanager
-    def clock(self, name: str) -> Iterator[None]:
-        """Seconds of processor time, one thread."""
-        start = time.process_time()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
     def trained(self, networks: int) -> float:
         """Seconds of the training of some networks."""
@@ -159,9 +174,9 @@ def answers_of(work: Work, method: str) -> Answers:
 
         return chemprop_answers(work, method)
     seconds = work.trained(MEMBERS if method == "ensemble of 3" else int(method not in SCRATCH))
-    with work.clock(method):
-        model = METHODS[method](work)
-    seconds += work.seconds[method]
+    start, work.kept = time.process_time(), 0.0
+    model = METHODS[method](work)
+    seconds += time.process_time() - start + work.kept
     features = method == "plain"
     parts = {n: gduq.predict(model, view, features=features) for n, view in work.views.items()}
     copies = [gduq.predict(model, v, features=features, novelty=False) for v in work.copies]
@@ -191,11 +206,19 @@ def _trained_on(work: Work) -> nn.Module:
 
 def _paper(work: Work, number: int = 0, **recipe: Any) -> nn.Module:
     """Anchors as in the paper: from scratch, or on the frozen network."""
-    seed = 1000 * work.seed + number
-    net = work.plain if recipe.get("freeze") else work.cell.network(work.splits, seed)
-    chosen = Recipe.paper(work.cell.task, **recipe)
+    cell, seed = work.cell, 1000 * work.seed + number
+    net = work.plain if recipe.get("freeze") else cell.network(work.splits, seed)
+    chosen = Recipe.paper(cell.task, **recipe)
     model = gduq.anchor(net, recipe=chosen, seed=seed, like=work.like)
-    work.train(model, seed, epochs=work.cell.epochs + work.cell.more_epochs)
+    if chosen.freeze:
+        work.train(model, seed)
+    else:
+        name = f"{chosen.at} {chosen.anchors or ''}"
+        epochs = cell.epochs + cell.more_epochs
+        work.fitted(model, name, seed, epochs=epochs)
+        _ready(work, model)
+    if model.point.moves and cell.bank != "train":
+        model.fit_anchors(work.views[cell.bank], batch_size=cell.batch_size)
     return model
 
 

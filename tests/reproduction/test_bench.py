@@ -20,7 +20,7 @@ from gduq_reproduction import printed
 from gduq_reproduction.bench import BenchResult, bench
 from gduq_reproduction.cells import CBAS, comparison_cells
 from gduq_reproduction.harness import Job, Store, long, run_jobs
-from gduq_reproduction.methods import LAST, Work
+from gduq_reproduction.methods import LAST, METHODS, Work
 from gduq_reproduction.scoring import LEVELS, POST_HOC, work_rows
 from gduq_reproduction.tables import TABLES
 from tests.cli.cases import refused, run
@@ -85,6 +85,21 @@ def test_trained_networks_are_kept(work):
     states = (net.state_dict() for net in (work.plain, again.plain))
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
     assert again.seconds["network 0"] == work.seconds["network 0"]
+
+
+def test_one_training_gives_both_choices_of_weights_and_goes_on(tmp_path):
+    cell = replace(TINY, both=True, epochs=30, lr=0.3, patience=4, bank="id_val")
+    found = {last: Work(cell, 0, last, tmp_path) for last in (False, True)}
+    models = {last: METHODS["L1"](work) for last, work in found.items()}
+    assert found[True].kept > 0  # the first call trained for both
+    first, last = (m.state_dict() for m in models.values())
+    assert not all(torch.equal(first[k], last[k]) for k in first if "running" in k)
+    alone = Work(cell, 0)
+    again = METHODS["L1"](alone).state_dict()
+    assert all(torch.equal(first[k], again[k]) for k in first)  # whatever the folder holds
+    model, rows = models[True], found[True].views["id_val"]
+    read = model.point.prefix(found[True].like)[rows.rows]
+    assert all((read == anchor).all(dim=1).any() for anchor in model.bank)  # of validation rows
 
 
 # -- jobs and files --------------------------------------------------------------------------------

@@ -170,15 +170,19 @@ class MixtureCalibrator(ClassCalibrator):
         return same_energy(samples, match(samples, after, p.weights))
 
 
+@dataclass(eq=False)
 class NetworkCalibrator(ClassCalibrator):
     r"""A calibrator whose map is a small network, after temperature scaling.
 
     Attributes:
         prior: Deviation :math:`\tau` of a normal prior that pulls every weight to 0, where the
             network changes nothing: strong when rows are few, fading as they grow.
+        penalty: How much the prior counts; 0, for likelihood alone, as it was published.
     """
 
     prior: ClassVar[float] = 0.2
+
+    penalty: float = field(default=1.0, kw_only=True)
 
     @abstractmethod
     def _network(self, classes: int) -> nn.Module:
@@ -194,14 +198,14 @@ class NetworkCalibrator(ClassCalibrator):
         r"""1/T and the network's parameters :math:`\theta` of n rows.
 
         They have the lowest loss, of the network as a function, plus
-        :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`.
+        :math:`\frac{1}{2 n \tau^2}\|\theta\|^2` times the ``penalty``.
         """
         module = self._network(data.p.width)
 
         def objective(values: dict[str, Tensor]) -> Tensor:
             fit = loss(lambda *inputs: functional_call(module, values, inputs))
             squares = nn.utils.parameters_to_vector(values.values()).square().sum()
-            return fit + squares / (2 * data.rows * self.prior**2)
+            return fit + self.penalty * squares / (2 * data.rows * self.prior**2)
 
         found = minimise(objective, dict(module.named_parameters()), steps=100, tolerance=1e-7)
         return {"scale": scale} | found

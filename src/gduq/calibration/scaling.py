@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -170,12 +170,15 @@ class EnsembleTemperatureScaling(ClassCalibrator):
 class _Affine(ClassCalibrator):
     r"""A linear map of what every hypothesis gives, :math:`s'_k = W x_k + b`, near 1/T and 0.
 
-    Classes without rows stay at 1/T and 0.
+    Classes without rows stay at 1/T and 0. ``penalty`` is how much the prior counts: 0, for
+    likelihood alone, as it was published.
     """
 
     full: ClassVar[bool] = False  # whether W is a matrix, not a diagonal, kept as ``[C]``
     weight_prior: ClassVar[float] = 0.25  # deviation of W from 1/T, as a share of that
     bias_prior: ClassVar[float] = 0.5  # and of b from 0
+
+    penalty: float = field(default=1.0, kw_only=True)
 
     def _inputs(self, logits: Tensor) -> Tensor:
         """x, of logits ``[K, n, C]``."""
@@ -190,9 +193,9 @@ class _Affine(ClassCalibrator):
         free = (present[:, None] if self.full else present) / unit
         eye = self._neutral(classes)["weight"]
         # factors of squared distances: of W from 1/T, on the diagonal and off it, and of b from 0
-        near = 0.5 / (data.rows * (self.weight_prior * scale) ** 2)
+        near = 0.5 * self.penalty / (data.rows * (self.weight_prior * scale) ** 2)
         pull = near * (eye + classes * (1.0 - eye))
-        bias_pull = 0.5 / (data.rows * self.bias_prior**2)
+        bias_pull = 0.5 * self.penalty / (data.rows * self.bias_prior**2)
 
         def from_steps(steps: dict[str, Tensor]) -> dict[str, Tensor]:
             weight = scale * eye + free * steps["weight"]
