@@ -102,6 +102,16 @@ def test_one_training_gives_both_choices_of_weights_and_goes_on(tmp_path):
     assert all((read == anchor).all(dim=1).any() for anchor in model.bank)  # of validation rows
 
 
+def test_a_pretrained_network_gets_a_head_that_is_new_and_learns(work):
+    recipe = gduq.Recipe.paper("node", at="readout", freeze=True)
+    start = gduq.anchor(work.plain, recipe=recipe, like=work.like).state_dict()
+    end, net = METHODS["pretrained"](work).state_dict(), work.plain.state_dict()
+    changed = {name for name in start if not torch.equal(start[name], end.get(name, start[name]))}
+    assert {n for n in start if "tail.rest" in n or n.startswith("linear.")} <= changed
+    assert not any(".net." in name for name in changed)
+    assert not torch.equal(start["point.tail.rest.2.weight"], net["head.rest.2.weight"])
+
+
 # -- jobs and files --------------------------------------------------------------------------------
 
 

@@ -147,6 +147,14 @@ def _order_of_first_epoch(seed: int) -> Tensor:
     return torch.randperm(len(TRAIN), generator=generator)
 
 
+def test_a_single_draw_is_an_anchor_per_row() -> None:
+    learner = HeadLearner(made(1), [0.0], TRAIN, VAL, TARGET, draw, 1, BANK, FitSettings(epochs=1))
+    index, c, masked = next(learner.batches(1))
+    assert c.shape == (1, len(index), D)
+    assert masked.shape == (1, 1, len(index))
+    assert len(c[0].unique(dim=0)) > len(index) / 2
+
+
 def test_the_lowest_validation_loss_is_kept_and_the_start_where_training_harms() -> None:
     heads = made(2)
     for head, run in zip(heads, fit(heads, [0.1, 0.3], epochs=12, lr=0.2), strict=True):

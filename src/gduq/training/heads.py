@@ -212,20 +212,19 @@ class HeadLearner(Learner):
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Row numbers, an anchor per draw ``[D, 1, d]``, and which rows lack it ``[G, D, n]``.
 
-        One anchor for all rows of a step costs n times less than one per row, and 200 steps of
-        D draws see enough of them: validation and test likelihoods came out alike.
+        One anchor for all rows of a step costs n times less than one per row, and 200 steps of D
+        draws see enough of them. A single draw is one per row ``[1, n, d]``, as the paper has it.
         """
         self.heads[0].train()
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch, 1))
         rows = len(self.rows)
-        size = min(self.settings.batch_size, rows)
+        size, own = min(self.settings.batch_size, rows), self.draws == 1 and self.bank is not None
         count = _STEPS * size if self.automatic else rows  # so many steps, however many rows
         orders = [torch.randperm(rows, generator=generator) for _ in range(-(-count // rows))]
         for index in torch.cat(orders)[:count].split(even_size(count, size)):
-            c = self.draw(self.draws, generator).to(self.rows.h).unsqueeze(1)
-            shape = self.draws, len(index)
-            uniform = torch.rand(*shape, generator=generator, dtype=torch.float64)
-            yield index.to(c.device), c, (uniform < self.shares).to(c.device)
+            c = self.draw(len(index) if own else self.draws, generator).to(self.rows.h)
+            uniform = torch.rand(self.draws, len(index), generator=generator, dtype=torch.float64)
+            yield index.to(c.device), c.unsqueeze(1 - own), (uniform < self.shares).to(c.device)
 
     def losses(self, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         index, c, masked = batch
