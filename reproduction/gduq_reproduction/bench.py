@@ -110,6 +110,7 @@ def bench(
     workers: int | None = None,
     engine: str = "local",
     chemprop: Path | None = None,
+    only: str = "",
     progress: bool = True,
 ) -> BenchResult:
     """Make a table: what is finished is not repeated, what was interrupted goes on.
@@ -125,6 +126,8 @@ def bench(
         workers: Processes (default: one per core); 0: in this one.
         engine: ``"local"`` or ``"ray"``; ``RAY_ADDRESS`` names a cluster.
         chemprop: The interpreter of an environment with Chemprop, for ``"molecules"``.
+        only: A regular expression: do jobs whose title (cell, method, seed) has it, show the rest
+            as far as they are done.
         progress: Print a line per job.
     """
     one_of("the name of a table", name, TABLES)
@@ -132,7 +135,7 @@ def bench(
     table, root = TABLES[name], Path(root).resolve()
     workers = 1 if name == "runtime" and workers is None else workers  # times: one at a time
     found, failures = run_jobs(
-        table.jobs(scale, seeds, root, chemprop), Store(root / f"{table.store}-{scale}.csv"),
+        table.jobs(scale, seeds, root, chemprop), Store(root / f"{table.store}-{scale}.csv"), only,
         workers=workers, engine=engine, progress=progress,
     )  # fmt: skip
     result = BenchResult(name, scale, long(found), failures)

@@ -26,6 +26,7 @@ def bench(
     workers: Annotated[int | None, typer.Option(min=0)] = None,
     seeds: Annotated[int | None, typer.Option(min=1)] = None,
     chemprop: Path | None = None,
+    only: str = "",
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     force: bool = False,
 ) -> None:
@@ -42,6 +43,7 @@ def bench(
         workers: Processes (default: one per core); 0: in this one.
         seeds: How many (default: as the scale has it).
         chemprop: Interpreter of an environment with Chemprop, for molecules.
+        only: Do only runs whose title (cell, method, seed) has this regular expression.
         output: Also write the table (.md), or every figure (.csv).
         force: Replace a file that is there.
     """
@@ -58,7 +60,7 @@ def bench(
         return
     options: Any = {"scale": scale, "engine": engine, "workers": workers, "chemprop": chemprop}
     try:
-        result = made.bench(name, root=root, seeds=seeds, **options)
+        result = made.bench(name, root=root, seeds=seeds, only=only, **options)
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on with the runs that are missing.", err=True)
         raise typer.Exit(130) from None

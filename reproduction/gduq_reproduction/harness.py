@@ -8,6 +8,7 @@ per figure.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -101,17 +102,18 @@ def long(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_jobs(
-    jobs: Sequence[Job], store: Store, **where: Any
+    jobs: Sequence[Job], store: Store, only: str = "", **where: Any
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Do what is not done yet: the figures of these jobs, and tracebacks of those that failed.
 
     Args:
         jobs: In the order of their turns.
         store: Where figures are kept.
+        only: A regular expression: the others are not done now.
         where: Workers, engine, progress: of `gduq.runs.parallel.parallel_map`.
     """
     done = store.done()
-    todo = [job for job in jobs if job.key not in done]
+    todo = [job for job in jobs if job.key not in done and re.search(only, job.title)]
     outcomes = parallel_map(store.add, todo, name=lambda job: job.title, **where)
     failures = {each.item.title: each.error for each in outcomes if each.error is not None}
     table = store.read()

@@ -131,7 +131,9 @@ def test_what_is_done_is_not_repeated(tmp_path):
     assert sorted(first["method"]) == ["x", "x"]
     assert len(failures) == 2
     assert "no power" in next(iter(failures.values()))
-    second, failures = run_jobs(jobs("x", "y", options=(("x",),)), store, workers=0, progress=False)
+    again = jobs("x", "y", options=(("x",),))
+    assert len(run_jobs(again, store, "x, seed", workers=0, progress=False)[0]) == 2
+    second, failures = run_jobs(again, store, workers=0, progress=False)
     assert not failures  # x, which would fail now, is not done again
     assert len(second) == 4
     assert sorted(long(second)["value"]) == [0.1, 0.1, 1.1, 1.1]

@@ -22,6 +22,7 @@ _SOURCES = {  # the loader, which parts of the name it takes, and what it reads
     "citation": ("citation:load_citation", (0, 1, 2), "npz file (PyG CitationFull, Coauthor)"),
     "cmnist": ("images:load_cmnist", (2,), "MNIST images, superpixels by scikit-image ([images])"),
     "rotmnist": ("images:load_rotmnist", (1,), "MNIST images, superpixels ([images])"),
+    "motif": ("motif:load_motif", (1, 2), "generated"),
     "sst2": ("text:load_sst2", (2,), "SST-2 sentences, spaCy ([text])"),
     "molecules": ("molecules:load_molecules", (1, 2), "table of MoleculeNet, read by RDKit"),
     "tu": ("tu:load_tu", (1,), "TU collection (PyG TUDataset)"),
@@ -70,6 +71,7 @@ FAMILIES: dict[str, Family] = {
     },
     "cmnist/color": _family("cmnist", 70000, 10, "colour"),
     "rotmnist": _family("rotmnist", 70000, 10, "angle or noise", ("rotation", "noise")),
+    **{f"motif-exact/{domain}": _family("motif", 30000, 3, domain) for domain in ("basis", "size")},
     "sst2/length": _family("sst2", 70042, 2, "sentence length"),
     **{f"molecules/{name}": _family("molecules", *counts, "scaffold or size", _CUTS)
        for name, counts in _MOLECULES.items()},

@@ -53,7 +53,7 @@ def lookup(names: Sequence[str], cell: str, **key: object) -> Printed | None:
         Printed(mean=0.111, std=0.013)
     """
     data, _, model = cell.partition(" ")
-    dataset, _, shift = data.rpartition("/")
+    dataset, _, shift = data.replace("motif-exact", "motif-lpe").rpartition("/")
     key |= {"dataset": dataset, "shift": shift, "model": model}
     for name in names:
         for entry in load(name)["entries"]:

@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+import gduq
 from gduq.errors import InputError
 from gduq_reproduction.datasets.raw import find_raw, raw_file
 
@@ -28,6 +29,16 @@ def test_gduq_data_comes_first_and_is_never_written(tmp_path, monkeypatch):
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "typo"))
     with pytest.raises(InputError):
         find_raw("file", tmp_path)
+
+
+def test_motif_without_label_noise():
+    exact, noisy = (gduq.data.load(f"motif-{k}/basis/concept", seed=1) for k in ("exact", "lpe"))
+    for (_, one), (_, two) in zip(exact, noisy, strict=True):
+        assert 0.9 < (one.target == two.target).double().mean() < 0.96  # a fifteenth is redrawn
+    for graph in list(exact.train.graphs)[:50]:  # of the three motifs a cycle alone has five edges
+        inside = (graph.edge_index >= graph.num_nodes - 5).all(dim=0).sum()
+        assert (inside == 2 * 5) == (graph.y == 1)
+        assert graph.pe.shape == (graph.num_nodes, 4)
 
 
 def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):

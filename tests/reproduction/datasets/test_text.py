@@ -146,12 +146,3 @@ def test_real_counts(tmp_path):
     )
     assert covariate == [24729, 5299, 5299, 17212, 17503]
     assert concept == pytest.approx((27270, 5843, 5843, 15142, 15944), rel=0.03)
-
-
-@needs_spacy
-@needs_model
-def test_real_graphs(tmp_path):
-    real("SST2/raw")
-    splits = load_sst2("covariate", tmp_path, limit=50)
-    assert all(graph.x.shape == (graph.num_nodes, 384) for _, v in splits for graph in v.graphs)
-    assert splits.train.graphs[0].x.abs().sum() > 0

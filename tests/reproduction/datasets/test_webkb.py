@@ -92,22 +92,3 @@ def test_real_graph(tmp_path):
     assert torch.bincount(graph.y[251:434]).tolist() == [38, 16, 30, 82, 17]
     assert tuple(len(view) for _, view in splits) == SIZES["covariate"]
     assert "later version" in splits.description
-
-
-@pytest.fixture
-def old(tmp_path, monkeypatch):
-    cornell = real("WebKB_old_cornell/cornell")
-    for name in ("wisconsin", "texas"):
-        shutil.copytree(real(name), tmp_path / "data" / name)
-    shutil.copytree(cornell, tmp_path / "data" / "cornell")
-    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
-    return tmp_path
-
-
-@pytest.mark.filterwarnings("ignore:Cornell is the old version")
-def test_real_concept_sizes_with_the_old_cornell(old):
-    """Means over seeds are those of GOOD's own method, which ran on these files."""
-    sizes = [[len(v) for _, v in load_webkb("concept", old, seed)] for seed in range(15)]
-    mean, std = torch.tensor([292, 62, 62, 89, 112.0]), torch.tensor([6.5, 1.4, 1.4, 7.9, 9.0])
-    found = torch.tensor(sizes).double().mean(0)
-    assert ((found - mean).abs() < 4 * std / 15**0.5 + 0.5).all()  # printed rounded
