@@ -110,10 +110,8 @@ class Work:
         return self._nets[number]
 
     def fitted(self, model: nn.Module, name: str, seed: int, **changes: Any) -> float:
-        """Train a model, or take its weights from the folder; seconds of its training.
-
-        What is killed goes on where it stopped.
-        """
+        """Train a model, from where an earlier call was killed, or take its weights from the
+        folder; seconds of its training."""
         start = time.process_time()
         if self.folder is None:
             self.train(model, seed, **changes)
@@ -141,7 +139,8 @@ class Work:
 
     def train(self, model: nn.Module, seed: int | None = None, **changes: Any) -> None:
         """Train with the schedule of the cell; calibration comes later, for everybody alike."""
-        cell, last = self.cell, self.last and not self.cell.both
+        cell = self.cell
+        last = self.last and not (cell.both and "resume" in changes)
         options: dict[str, Any] = {
             **cell.schedule,
             "milestones": [round(share * cell.epochs) for share in cell.falls],
@@ -213,13 +212,22 @@ def _paper(work: Work, number: int = 0, **recipe: Any) -> nn.Module:
     if chosen.freeze:
         work.train(model, seed)
     else:
-        name = f"{chosen.at} {chosen.anchors or ''}"
-        epochs = cell.epochs + cell.more_epochs
+        name, epochs = f"{chosen.at} {chosen.anchors or ''}", cell.epochs + cell.more_epochs
         work.fitted(model, name, seed, epochs=epochs)
         _ready(work, model)
-    if model.point.moves and cell.bank != "train":
-        model.fit_anchors(work.views[cell.bank], batch_size=cell.batch_size)
-    return model
+    return _with_bank(work, model) if model.point.moves else model
+
+
+def _with_bank(work: Work, model: Any) -> nn.Module:
+    """Take anchors of prediction from the rows that the cell says."""
+    if work.cell.bank != "train":
+        model.fit_anchors(work.views[work.cell.bank], batch_size=work.cell.batch_size)
+    return model  # type: ignore[no-any-return]
+
+
+def _anchored_ensemble(work: Work) -> nn.Module:
+    members = [_paper(work, number, at="readout") for number in range(MEMBERS)]
+    return _with_bank(work, _ready(work, gduq.Ensemble(members)))
 
 
 _HIDDEN: dict[str, int | str] = {"L1": 1, "L2": 2, "readout": "readout"}
@@ -227,9 +235,7 @@ SCRATCH: dict[str, Callable[[Work], nn.Module]] = {
     "NFA": partial(_paper, at="input"),
     **{name: partial(_paper, at=at) for name, at in _HIDDEN.items()},
     **{f"{n} gaussian": partial(_paper, at=at, anchors="gaussian") for n, at in _HIDDEN.items()},
-    "anchored ensemble": lambda w: _ready(
-        w, gduq.Ensemble([_paper(w, number, at="readout") for number in range(MEMBERS)])
-    ),
+    "anchored ensemble": _anchored_ensemble,
 }
 METHODS: dict[str, Callable[[Work], nn.Module]] = {
     "plain": lambda w: _ready(w, gduq.Network(w.plain)),
@@ -243,9 +249,7 @@ METHODS: dict[str, Callable[[Work], nn.Module]] = {
     "choose 1.2": partial(_choose, budget=1.2),
     "choose 1.5": partial(_choose, budget=1.5),
     "choose 2.5": partial(_choose, budget=2.5),
-    "ensemble of 3": lambda w: _ready(
-        w, gduq.Ensemble([w.network(number) for number in range(MEMBERS)])
-    ),
+    "ensemble of 3": lambda w: _ready(w, gduq.Ensemble([*map(w.network, range(MEMBERS))])),
     **SCRATCH,
     "pretrained": partial(_paper, at="readout", freeze=True),
 }

@@ -97,9 +97,10 @@ def test_one_training_gives_both_choices_of_weights_and_goes_on(tmp_path):
     alone = Work(cell, 0)
     again = METHODS["L1"](alone).state_dict()
     assert all(torch.equal(first[k], again[k]) for k in first)  # whatever the folder holds
-    model, rows = models[True], found[True].views["id_val"]
-    read = model.point.prefix(found[True].like)[rows.rows]
-    assert all((read == anchor).all(dim=1).any() for anchor in model.bank)  # of validation rows
+    rows = found[True].views["id_val"].rows
+    for model in (models[True], METHODS["anchored ensemble"](found[True]).members[0]):
+        read = model.point.prefix(found[True].like)[rows]
+        assert all((read == anchor).all(dim=1).any() for anchor in model.bank)  # of validation rows
 
 
 def test_a_pretrained_network_gets_a_head_that_is_new_and_learns(work):
