@@ -126,7 +126,7 @@ class Case:
 
 CONVS = ("GCN", "GAT", "GraphSAGE", "EdgeCNN")
 CASES = {
-    **{k: Case(lambda k=k: KINDS[k](4, 8, 2, 3), "'convs.1', the input of a") for k in CONVS},
+    **{k: Case(lambda k=k: KINDS[k](4, 8, 2, 3), "'convs.1' and the outputs, one") for k in CONVS},
     "GIN": Case(lambda: KINDS["GIN"](4, 8, 2, 3), "'convs.1.nn.lins.0', one row per node; 4"),
     "PNA": Case(lambda: KINDS["PNA"](4, 8, 2, 3), "'convs.1.lin', one row per node; a second"),
     **{
@@ -141,7 +141,7 @@ CASES = {
     "GPS": Case(Gps, "'head.lins.0', one row per graph; 4", graph_data),
     "Jumping": Case(Jumping, "'head.0', one row per node; 4"),
     "linear end": Case(Ending, "'last', one row per node; a second branch reads the anchors;"),
-    "conv end": Case(lambda: Ending(last="conv"), "'last', the input of a GCNConv, one"),
+    "conv end": Case(lambda: Ending(last="conv"), "'last' and the outputs, one row"),
     "norm end": Case(lambda: Ending(nn.BatchNorm1d(3)), "'last', one row per node; a second"),
     "kwargs": Case(
         TakesAnything,
@@ -204,22 +204,65 @@ def call_raw(net: nn.Module, view: View, call: Any) -> Tensor:
     return torch.cat([torch.zeros_like(out), out], dim=1) if out.size(1) == 1 else out
 
 
-def test_a_network_that_ends_in_a_convolution_needs_no_epochs_either() -> None:
-    net, (train, val, test) = make(CASES["conv end"]), node_data()
+class Scores(nn.Module):
+    """A score per node and class, averaged over each graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.score = pyg.GINConv(nn.Linear(4, 8)), pyg.SAGEConv(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        x = self.score(self.conv(x, edge_index).relu(), edge_index)
+        return pyg.global_mean_pool(x, batch)
+
+
+class Propagated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp, self.spread = pyg.MLP([4, 8, 3], norm=None), pyg.APPNP(2, 0.1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.spread(self.mlp(x), edge_index)
+
+
+@pytest.mark.parametrize(
+    ("make_net", "data"),
+    [
+        (lambda: KINDS["GCN"](4, 8, 2, 3), node_data),
+        (lambda: Ending(last="conv"), node_data),
+        (Propagated, node_data),
+        (Scores, graph_data),
+    ],
+)
+def test_without_a_head_the_network_runs_once_and_a_branch_learns(
+    make_net: Callable[[], nn.Module], data: Callable[[], tuple[View, View, View]]
+) -> None:
+    torch.manual_seed(0)
+    net, (train, val, test) = make_net().double().eval(), data()
+    plain = gduq.predict(net, test)
     model = gduq.anchor(net, num_anchors=4, draws=2)
-    history = gduq.fit(model, train, val, lr=0.05, progress=False)
-    assert history.kept_epoch < len(history.records) <= 100
-    assert len(history.records) == 100 or len(history.records) - history.kept_epoch == 10
-    assert gduq.predict(model, test).epistemic.max() > 0
-    frozen = call_raw(net, test, None)
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert {"linear.weight", "linear.bias"} <= trained
-    assert not any("net.conv." in name for name in trained)
-    assert frozen.isfinite().all()
-    short = gduq.fit(gduq.anchor(net, num_anchors=4, draws=2), train, progress=False)
-    assert len(short.records) == 20
-    with pytest.raises(InputError):
-        gduq.fit(gduq.anchor(net, recipe="thawed"), train, val, progress=False)
+    model.locate(test.graphs[0] if test.rows is not None else next(test.batches()))
+    model.fit_anchors(train)
+    started = gduq.predict(model, test)
+    assert torch.equal(started.logits, plain.logits)
+    before = len(counted := count_passes(model.trunk.net))
+    gduq.predict(model, test)
+    assert len(counted) - before == 1
+    gduq.fit(model, train, val, progress=False)
+    gduq.fit(model, train, epochs=5, lr=0.05, progress=False)
+    learned = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert not any(".net." in name for name in learned)
+    p = gduq.predict(model, test)
+    assert p.epistemic.max() > 0
+    assert p.novelty is not None
+    assert torch.equal(gduq.predict(net, test).logits, plain.logits)
+
+
+def count_passes(net: nn.Module) -> list[int]:
+    """Grows with every pass of a network."""
+    passes: list[int] = []
+    net.register_forward_pre_hook(lambda *_: passes.append(1))
+    return passes
 
 
 # -- networks that do not end in logits ------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv
+from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv, Sequential
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Recipe, Stack
@@ -223,10 +223,12 @@ def test_masked_heads_know_less_of_what_is_far() -> None:
     assert sure[1] < sure[0] - 0.1
 
 
-def test_a_network_without_a_head_is_refused(node_graph: Data) -> None:
+def test_a_network_without_a_head_and_layers_is_refused(node_graph: Data) -> None:
+    net = Sequential("x", [(nn.Linear(4, 3).double(), "x -> x"), (lambda x: x.cumsum(0), "x -> x")])
     for kind in (LastLayerLaplace, HeadEnsemble):
+        gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
         with pytest.raises(InputError):
-            gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
+            gduq.fit(kind(net), View(node_graph, torch.arange(9)))
 
 
 # -- stacks ------------------------------------------------------------------------------------

@@ -359,11 +359,12 @@ def find_cut(
             raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
         return None
     seen = trace(net, graph, call)
-    if of_head and seen.head is not None:
-        return HeadCut(Trunk(net, seen.head, call), branch=at == "head")
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
             check_logits(call_network(net, graph, call), known=not seen.bounded)
+    shown = Trunk.from_trace(net, seen, call) if of_head else None
+    if shown is not None and shown.has_head:
+        return HeadCut(shown, branch=at == "head")
     paths = _paths(net, seen, at)
     path = next((path for path in paths if _matters(net, graph, call, path)), None)
     if path is None:

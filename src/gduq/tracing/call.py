@@ -48,13 +48,6 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     node_type, edge_label_index`` are taken from the graph (for ``HeteroData``: dictionaries by
     type, with or without ``_dict`` in the name), ``data`` or ``graph`` is the graph itself, and any
     other required parameter is an attribute of the graph of that name.
-
-    Example:
-        >>> from torch_geometric.data import Data
-        >>> from torch_geometric.nn import GCN
-        >>> graph = Data(x=torch.ones(2, 4), edge_index=torch.tensor([[0], [1]]))
-        >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
-        torch.Size([2, 3])
     """
     given = copy.copy(graph)
     if _caching(net):

@@ -30,7 +30,6 @@ from gduq.tracing.call import (
     call_network,
     check_complete,
     copied,
-    cut_names,
     first_input,
     is_untouched,
     row_counts,
@@ -217,6 +216,7 @@ class Location(NamedTuple):
     row_kind: Rows  # what the rows of the output are
     ending: Ending | None = None  # the function at the end that makes probabilities of logits
     steps: tuple[Step, ...] | None = None  # of a head: what follows its first linear map
+    outputs: int = 0  # without a head: how many outputs stand beside h, which it then picks
 
 
 class Trace(NamedTuple):
@@ -231,6 +231,16 @@ class Trace(NamedTuple):
     # all, without a name, that of x
     calls: Mapping[str, list[tuple[int, ...]]]
     sizes: Mapping[Rows, int]  # rows of each kind in the graph of the pass
+    width: int  # O, of the output
+
+    def beside(self) -> Location | None:
+        """That in front of the last layer, whose rows can stand beside the outputs."""
+        if not self.layers or self.rows == "edge" or self.bounded:
+            return None
+        channels = self.location(self.layers[-1]).channels + self.width
+        return Location(
+            self.layers[-1], channels, self.rows, self.rows, self.ending, (), self.width
+        )
 
     def location(self, path: str) -> Location:
         """That in front of a submodule, which must read a matrix once in a pass."""
@@ -250,16 +260,6 @@ def trace(net: nn.Module, graph: Graph, call: Call | None = None) -> Trace:
 
     Where a graph has as many rows of two kinds, the output's are those that the graph says are
     labelled, else the graphs of a batch.
-
-    Example:
-        >>> from torch_geometric.data import Data
-        >>> from torch_geometric.nn import GraphSAGE
-        >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
-        >>> found = trace(GraphSAGE(4, 8, num_layers=2, out_channels=5, jk="cat"), graph)
-        >>> found.head
-        Location(path='lin', channels=16, rows='node', row_kind='node', ending=None, steps=())
-        >>> found.layers
-        ('convs.0', 'convs.1')
     """
     check_graph(graph)
     check_complete(net)
@@ -272,7 +272,7 @@ def trace(net: nn.Module, graph: Graph, call: Call | None = None) -> Trace:
     events = events if ending is None else events[1:]
     head = _head(seen, events, Location("", 0, rows, rows, ending))
     layers, bounded = _layers(seen, sizes.get("node", -1)), _is_bounded(events)
-    return Trace(rows, layers, head, ending, bounded, seen.calls, sizes)
+    return Trace(rows, layers, head, ending, bounded, seen.calls, sizes, seen.out.size(1))
 
 
 def _kind_of(count: int, sizes: Mapping[Rows, int], where: str, likely: Rows | None = None) -> Rows:
@@ -349,8 +349,8 @@ def _step(seen: Recording, event: Event) -> Step | None:
 def _layers(seen: Recording, nodes: int) -> tuple[str, ...]:
     """Layers of message passing: the outermost modules of that kind that read all nodes, once."""
     found: list[str] = []
-    for path in cut_names(seen.net):
-        known = isinstance(seen.net.get_submodule(path), (MessagePassing, GPSConv, DeepGCNLayer))
+    for path, module in seen.net.named_modules():
+        known = path and isinstance(module, (MessagePassing, GPSConv, DeepGCNLayer))
         if known and not any(path.startswith(f"{outer}.") for outer in found):
             found += [path] if [s[:-1] for s in seen.calls.get(path, [])] == [(nodes,)] else []
     return tuple(sorted(found, key=list(seen.calls).index))

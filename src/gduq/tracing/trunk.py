@@ -66,23 +66,14 @@ def run_through(
     return arrived[0], out
 
 
-class _ReadBefore(nn.Linear):
-    """Stands for a linear layer whose map others apply: it gives what it is handed."""
-
-    def __init__(self, plain: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = plain.in_features, plain.out_features
-        self.weight = self.bias = None  # type: ignore[assignment]
-
-    def forward(self, input: Tensor) -> Tensor:
-        return input
-
-
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
-    """`as_linear`; in the network another layer takes its place, for which others read."""
+    """`as_linear`; in the network a layer that gives what it is handed takes its place."""
     plain = as_linear(net, path)
     if plain is not None:
-        net.set_submodule(path, _ReadBefore(plain))
+        sizes = {"in_features": plain.in_features, "out_features": plain.out_features}
+        place = nn.Identity()
+        vars(place).update(sizes, weight=None, bias=None)  # which networks may ask for
+        net.set_submodule(path, place)
     return plain
 
 
@@ -104,11 +95,20 @@ class Trunk(nn.Module):
     def __init__(self, net: nn.Module, location: Location, call: Call | None = None) -> None:
         super().__init__()
         self.net, self.location, self.call = net, location, call
-        self.path, self.channels, self.rows, self.row_kind, self.ending, self.steps = location
+        (
+            self.path,
+            self.channels,
+            self.rows,
+            self.row_kind,
+            self.ending,
+            self.steps,
+            self.outputs,
+        ) = location
 
     @classmethod
     def of(cls, net: nn.Module, graph: Graph | None = None, call: Call | None = None) -> Trunk:
-        """The trunk of a network: before its head or, without one, before its last layer.
+        """The trunk of a network: before its head or, without one, its outputs beside what its last
+        layer reads.
 
         The network is not copied. The graph is one that it takes; a `GNN` needs none.
         """
@@ -116,18 +116,18 @@ class Trunk(nn.Module):
         if chain is not None:
             dropout = Step("function", "dropout", [chain.config["dropout"]])
             steps = Step("function", "relu"), dropout, Step("module", "head.rest.2")
-            known = "head.first", chain.hidden_channels, chain.task, chain.task, None
-            return cls(net, Location(*known, steps if chain.config["head"] == "mlp" else ()))
+            found = Location("head.first", chain.hidden_channels, chain.task, chain.task, None)
+            return cls(net, found._replace(steps=steps if chain.config["head"] == "mlp" else ()))
         assert graph is not None
-        found = cls.from_trace(net, trace(net, graph, call), call)
-        if found is None:
+        shown = cls.from_trace(net, trace(net, graph, call), call)
+        if shown is None:
             raise no_place(net)
-        return found
+        return shown
 
     @classmethod
     def from_trace(cls, net: nn.Module, seen: Trace, call: Call | None = None) -> Trunk | None:
         """The trunk that a trace of the network shows, or ``None`` where it shows none."""
-        found = seen.head or next(map(seen.location, seen.layers[::-1]), None)
+        found = seen.head or seen.beside() or next(map(seen.location, seen.layers[::-1]), None)
         return None if found is None else cls(net, found, call)
 
     @property
@@ -137,6 +137,11 @@ class Trunk(nn.Module):
 
     def head(self) -> tuple[nn.Linear, nn.Module]:
         """Copies of the head: its first linear map, and what follows."""
+        if self.outputs:
+            picks = nn.Linear(self.channels, self.outputs).requires_grad_(False)
+            nn.init.zeros_(picks.bias)
+            nn.init.zeros_(picks.weight)[:, -self.outputs :].fill_diagonal_(1.0)
+            return picks.to(next(self.net.parameters(), torch.empty(0))), nn.Sequential()
         first = as_linear(self.net, self.path)
         assert first is not None
         assert self.steps is not None
@@ -150,13 +155,20 @@ class Trunk(nn.Module):
         return bool(steps) and not isinstance(steps[-1].build(self.net), LINEAR)
 
     def forward(self, graph: Graph) -> Tensor:
-        """The representation ``[n, d]``; what follows does not run."""
+        """The representation ``[n, d]``; what follows does not run, unless its outputs are read."""
+        if self.outputs:
+            return self.run(graph)[0]
         return run_through(self.net, self.path, graph, self.call)[0]  # type: ignore[no-any-return]
 
     def run(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
         h, outputs = run_through(self.net, self.path, graph, self.call, lambda h: h)
-        return h, as_logits(outputs, self.ending)
+        outputs = as_logits(outputs, self.ending)
+        if self.outputs:
+            if self.row_kind == "graph":
+                h = answer_features(h, graph, "node", "graph")
+            h = torch.cat([h, outputs], dim=1)
+        return h, outputs
 
     def labelled(self, values: Tensor, graph: Graph) -> Tensor:
         """The rows that count, of representations or outputs of all rows of a head."""
@@ -175,9 +187,7 @@ class Trunk(nn.Module):
         known = paths <= dict(net.named_modules()).keys()
         if not known or not {found.rows, found.row_kind} <= {*get_args(Rows)}:
             raise InputError(f"a place where {type(net).__name__} is cut", f"{spec!r:.100}")
-        for step in steps:
-            if step.kind != "module":
-                step.build(net)  # raises where there is no such function
+        _ = [step.build(net) for step in steps if step.kind != "module"]  # is there such a function
         return cls(net, found if found.steps is None else found._replace(steps=tuple(steps)), call)
 
     @property
@@ -188,7 +198,8 @@ class Trunk(nn.Module):
     @property
     def description(self) -> str:
         """Where the representation is read, in few words."""
-        return f"'{self.path}', one row per {self.row_kind}{self.ending_note}"
+        beside = " and the outputs" if self.outputs else ""
+        return f"'{self.path}'{beside}, one row per {self.row_kind}{self.ending_note}"
 
 
 def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tensor:
