@@ -235,12 +235,11 @@ class Trace(NamedTuple):
 
     def beside(self) -> Location | None:
         """That in front of the last layer, whose rows can stand beside the outputs."""
-        if not self.layers or self.rows == "edge" or self.bounded:
+        if not self.layers or self.rows == "edge":
             return None
-        channels = self.location(self.layers[-1]).channels + self.width
-        return Location(
-            self.layers[-1], channels, self.rows, self.rows, self.ending, (), self.width
-        )
+        last, rows = self.location(self.layers[-1]), self.rows
+        wide = last.channels + self.width
+        return Location(last.path, wide, rows, rows, self.ending, (), self.width)
 
     def location(self, path: str) -> Location:
         """That in front of a submodule, which must read a matrix once in a pass."""

@@ -66,13 +66,19 @@ def run_through(
     return arrived[0], out
 
 
+class _ReadBefore(nn.Linear):
+    """Stands for a linear layer whose map others apply: it gives what it is handed."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
-    """`as_linear`; in the network a layer that gives what it is handed takes its place."""
+    """`as_linear`; in the network another layer takes its place, for which others read."""
     plain = as_linear(net, path)
     if plain is not None:
-        sizes = {"in_features": plain.in_features, "out_features": plain.out_features}
-        place = nn.Identity()
-        vars(place).update(sizes, weight=None, bias=None)  # which networks may ask for
+        place = _ReadBefore(plain.in_features, plain.out_features, device="meta")
+        place.weight = place.bias = None  # type: ignore[assignment]
         net.set_submodule(path, place)
     return plain
 
@@ -207,8 +213,7 @@ def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tens
 
     Nodes are averaged where graphs are answered for, and the ends of an edge are joined.
     """
-    if h.layout != torch.strided:
-        h = h.to_dense()
+    h = h if h.layout == torch.strided else h.to_dense()
     if rows == row_kind:
         return h[label_rows(graph, h.size(0))]
     if row_kind == "graph":
