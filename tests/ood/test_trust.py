@@ -36,9 +36,14 @@ def values() -> ValuePrediction:
     return ValuePrediction(outputs, outputs[:, :2] + noise)
 
 
+def far(excess: float) -> torch.Tensor:
+    """All rows at the usual distance, with an excess."""
+    return torch.tensor([0.0, excess]).expand(ROWS, 2)
+
+
 @pytest.mark.parametrize("p", [classes(1.0), classes(2.0), labels(), values()])
 def test_trust_is_the_share_of_right_answers(p):
-    near = torch.zeros(ROWS)
+    near = torch.zeros(ROWS, 2)
     trust = Trust().fit([Evidence(p[: ROWS // 2], near[: ROWS // 2])])
     rest = p[ROWS // 2 :]
     said, right = trust(rest, near[ROWS // 2 :]), rest.is_right(trust.tolerance)
@@ -51,18 +56,35 @@ def test_trust_is_the_share_of_right_answers(p):
 
 @pytest.mark.parametrize("p", [classes(1.0), labels(), values()])
 def test_trust_falls_with_distance_to_chance(p):
-    trust = Trust().fit([Evidence(p, torch.zeros(ROWS))])
-    said = torch.stack([trust(p, torch.full((ROWS,), x)) for x in (0.0, 0.1, 1.0, 5.0, 60.0)])
+    trust = Trust().fit([Evidence(p, torch.zeros(ROWS, 2))])
+    said = torch.stack([trust(p, far(x)) for x in (0.0, 0.1, 1.0, 5.0, 60.0)])
     assert (said.diff(dim=0) <= 0).all()
     assert said[-1] == pytest.approx(torch.full_like(said[-1], p.chance), abs=1e-6)
-    assert trust(p, torch.full((ROWS,), torch.inf)).isfinite().all()
+    assert trust(p, far(torch.inf)).isfinite().all()
 
 
 def test_twice_as_far_halves_the_odds():
     p = values()
-    trust, log2 = Trust().fit([Evidence(p, torch.zeros(ROWS))]), torch.tensor(2.0).log()
-    near, far = trust(p, torch.zeros(ROWS)), trust(p, log2.expand(ROWS))
-    assert torch.allclose(far / (1 - far), near / (1 - near) / 2)
+    trust = Trust().fit([Evidence(p, torch.zeros(ROWS, 2))])
+    one, two = trust(p, far(0.0)), trust(p, far(math.log(2)))
+    assert torch.allclose(two / (1 - two), one / (1 - one) / 2)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_what_distance_tells_is_fitted_and_never_raises_trust(sign):
+    """The odds of rows that are four times as far are divided by 4, or multiplied."""
+    p, apart = classes(1.0), torch.rand(ROWS, generator=seeded(10)) < 0.5
+    wrong = apart & (torch.rand(ROWS, generator=seeded(11)) < 0.4)
+    p = ClassPrediction(p.samples, torch.where(wrong, 1 - p.label, p.target))
+    log = sign * apart.double() * math.log(4)
+    found = torch.stack([log, torch.zeros(ROWS)], dim=1)
+    said = (trust := Trust().fit([Evidence(p, found)]))(p, found)
+    right = p.is_right(trust.tolerance)
+    if sign > 0:
+        for rows in (apart, ~apart):
+            assert float(said[rows].mean()) == pytest.approx(float(right[rows].mean()), abs=0.03)
+    else:
+        assert float(trust.coefficients[2]) == 0.0
 
 
 def test_excess_is_zero_for_most_rows_and_grows_without_end():

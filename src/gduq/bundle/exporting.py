@@ -240,11 +240,11 @@ class _Predictor(nn.Module):
 
     def _predict(self, graph: Data) -> dict[str, Tensor]:
         """What `gduq.predict` says of all rows."""
-        found, novelty, excess = self.model.calibrated_samples(graph, novelty=True)
+        found, novelty, far = self.model.calibrated_samples(graph, novelty=True)
         assert self.model.target is not None
         p = self.model.target.prediction(found.outputs, weights=found.weights)
-        if excess is not None:
-            p = replace(p, trust=self.model.trust(p, excess))
+        if far is not None:
+            p = replace(p, trust=self.model.trust(p, far))
         p = p if self.calibrator is None else self.calibrator(p)
         weights = weights_of(p.samples, found.weights).to(p.samples)
         given = {name: getattr(p, name) for name in _OF_ROWS if hasattr(type(p), name)}

@@ -2,8 +2,11 @@
 
 from importlib.metadata import entry_points
 
-from gduq.cli import monitor, predict, runs, train
+# the order in which --help lists commands
+# isort: off
+from gduq.cli import train, runs, predict, monitor
 from gduq.cli.base import app
+# isort: on
 
 __all__ = ["app", "main", "monitor", "predict", "runs", "train"]
 

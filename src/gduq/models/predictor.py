@@ -137,16 +137,16 @@ class Predictor(nn.Module, ABC):
         self, graph: Graph, features: bool = False, novelty: bool = False
     ) -> tuple[ModelOutput, Tensor | None, Tensor | None]:
         """`forward_samples` with the temperature of `gduq.fit`; where it is asked for or the
-        temperature depends on it, novelty of the rows ``[m]`` and what `Trust` takes off for it."""
+        temperature depends on it, novelty of the rows ``[m]`` and how far they are, for `Trust`."""
         needed = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
-        found, ranks, excess = self.forward_samples(graph, features=features or needed), None, None
+        found, ranks, far = self.forward_samples(graph, features=features or needed), None, None
         if needed and found.features is not None:
             structure = structure_of(graph, self.row_kind)
             ranks = self.novelty(found.features, structure)
             if novelty and self.trust.fitted:
-                excess = self.novelty.excess(found.features, structure)
+                far = self.novelty.how_far(found.features, structure)
         outputs = self.calibrated(found.outputs, found.weights, ranks)
-        return found._replace(outputs=outputs), ranks, excess
+        return found._replace(outputs=outputs), ranks, far
 
     def _formed(self, outputs: Tensor) -> Tensor:
         """What a network gives, in the form that answers have."""

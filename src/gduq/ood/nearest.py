@@ -47,6 +47,7 @@ _EQUAL = 1e-5  # structures that differ by less are the same: logarithms of coun
 Measure = Callable[[Tensor], Callable[[Tensor], Tensor]]  # of reference rows, then of others
 _USUAL = 0.75  # share of validation rows that are as near as usual
 _ORDER = 1e-3  # how much of the answer is the share by representation, where structure counts
+_LEAST = 1e-3  # of the usual distance: shorter ones tell no more
 
 
 class Novelty(AnySize):
@@ -190,13 +191,21 @@ class Novelty(AnySize):
         the validation rows keep, and the factor by which structure is farther, both at least 1.
         Unlike novelty it still grows where no validation row has been.
         """
-        ratio = (
-            (self._mean_distance(rows, _euclidean) / self.usual[0].double()).log().clamp_min(0.0)
-        )
+        apart = self._mean_distance(rows, _euclidean) / self.usual[0].double()
+        ratio = apart.log().clamp_min(0.0)
         if structure is not None and self.reads_structure:
             odd = structure_distance(structure, self.structure)
             ratio = ratio + (odd - self.usual[1].double()).clamp_min(0.0)
         return ratio
+
+    @torch.no_grad()
+    def how_far(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
+        """What `Trust` goes by ``[m, 2]``: the logarithm of :math:`D(h)` in units of the median of
+        validation rows (of next to no distance that of a thousandth), and `excess`."""
+        usual = self.distances[len(self.distances) // 2].double()
+        usual = usual.where(usual > 0, self.distances.mean().double().clamp_min(_SAME))
+        log = (self._far(rows) / usual + _LEAST).log()
+        return torch.stack([log, self.excess(rows, structure)], dim=1)
 
     def _nearer(self, far: Tensor) -> Tensor:
         """How many validation rows have a smaller distance ``[m]``, times 2; ties count 1."""
@@ -268,9 +277,6 @@ def _check(rows: Tensor, which: str, width: int | None = None, count: int | None
         raise InputError(f"{which} rows [{wanted[0]}, {wanted[1]}]", list(rows.shape))
     if not torch.isfinite(rows.values() if is_sparse(rows) else rows).all():
         raise InputError(f"finite {which} rows", "NaN or infinite values")
-
-
-# -- distances to the nearest of known rows, in blocks of bounded memory ------------------------
 
 
 def nearest(

@@ -1,16 +1,17 @@
 r"""Trust: the probability that an answer is right.
 
 A model says itself how sure it is: of the class it names, of yes or no, of an error within a
-tolerance. It does not notice when it leaves its training data, so its odds are divided by the
-factor :math:`e^x` by which a row is farther from them than usual (`Novelty.excess`): twice as far,
-half the odds. With :math:`p` what the model says and :math:`q` what chance gives,
+tolerance. How far a row is from the training data tells more. With :math:`p` what the model says,
+:math:`q` what chance gives, :math:`d` the logarithm of the distance that novelty ranks
+(`Novelty.how_far`) and :math:`x` by how much a row is farther than usual (`Novelty.excess`),
 
 .. math::
     \mathrm{trust} = q + (1 - q)\,
-        \sigma\!\left(a \operatorname{logit} \frac{p - q}{1 - q} + b - x\right),
+        \sigma\!\left(a \operatorname{logit} \frac{p - q}{1 - q} + b - c\,d - x\right),
 
-with :math:`a > 0` and :math:`b` fitted to validation rows and their shifted copies. So trust never
-rises with distance, and ends at chance.
+where :math:`a > 0`, :math:`b` and :math:`c \ge 0` are fitted to validation rows and their shifted
+copies. Few of these are farther than usual, so what :math:`x` counts is a rule: twice as far, half
+the odds. So trust never rises with distance, and ends at chance.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gduq.prediction.base import Prediction
 
 __all__ = ["Evidence", "Trust"]
 
-_PRIOR = 2.0  # rows that the neutral slope 1 and shift 0 are worth
+_PRIOR = 2.0  # rows that the neutral slope 1, shift 0 and no weight of distance are worth
 _CLIP = 1e-6  # of probabilities
 
 
@@ -37,7 +38,7 @@ class Evidence(NamedTuple):
     """Predictions with targets from which trust is learned."""
 
     p: Prediction
-    excess: Tensor  # see `Novelty.excess` [m]
+    far: Tensor  # see `Novelty.how_far` [m, 2]
     share: float = 1.0  # of all weight
 
 
@@ -45,15 +46,15 @@ class Trust(AnySize):
     """The probability that an answer is right, for every kind of prediction.
 
     Attributes:
-        coefficients: :math:`a` and :math:`b` above; empty before `fit`.
+        coefficients: :math:`a`, :math:`b` and :math:`c` above; empty before `fit`.
         tolerance: Of values: the error up to which an answer is right ``[T]``, by default the root
             mean square error of validation rows.
 
     Example:
         >>> from gduq.prediction import ClassPrediction
         >>> p = ClassPrediction(torch.tensor([[2.0, 0.0]] * 50), torch.tensor([0] * 44 + [1] * 6))
-        >>> trust = Trust().fit([Evidence(p, torch.zeros(50))])
-        >>> near, far = trust(p[:2], torch.tensor([0.0, 3.0]))
+        >>> trust = Trust().fit([Evidence(p, torch.zeros(50, 2))])
+        >>> near, far = trust(p[:2], torch.tensor([[0.0, 0.0], [1.0, 3.0]]))
         >>> round(float(near), 2), float(far) < 0.65
         (0.88, True)
     """
@@ -72,42 +73,46 @@ class Trust(AnySize):
         return self.coefficients.numel() > 0
 
     def fit(self, sets: Sequence[Evidence]) -> Trust:
-        """Fit slope and shift; the first set are validation rows, further ones their copies."""
+        """Fit the coefficients; the first set are validation rows, further ones their copies."""
         first = sets[0].p
         self.tolerance = first.usual_error()
         parts = [self._columns(one) for one in sets]
-        z, x, right, weight = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        z, d, x, right, weight = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         chance, strength = first.chance, _PRIOR / max(1, len(parts[0][0]))
+        spread = max(float(d.std()), _CLIP)
 
         def loss(parameters: np.ndarray) -> float:
-            slope, shift = parameters
-            p = chance + (1 - chance) * expit(slope * z + shift - x)
+            slope, shift, falls = parameters
+            p = chance + (1 - chance) * expit(slope * z + shift - falls * d / spread - x)
             p = p.clip(_CLIP, 1 - _CLIP)
             fit = -(weight * (right * np.log(p) + (1 - right) * np.log1p(-p))).sum()
-            return float(fit + strength * ((slope - 1) ** 2 + shift**2) / 2)
+            return float(fit + strength * ((slope - 1) ** 2 + shift**2 + falls**2) / 2)
 
-        found = minimize(loss, [1.0, 0.0], bounds=[(0.05, 20.0), (-20.0, 20.0)]).x
-        self.coefficients = torch.tensor(found, dtype=torch.float64)
+        bounds = [(0.05, 20.0), (-20.0, 20.0), (0.0, 20.0)]
+        slope, shift, falls = minimize(loss, [1.0, 0.0, 0.0], bounds=bounds).x
+        self.coefficients = torch.tensor([slope, shift, falls / spread], dtype=torch.float64)
         return self
 
-    def forward(self, p: Prediction, excess: Tensor) -> Tensor:
+    def forward(self, p: Prediction, far: Tensor) -> Tensor:
         """Trust of each row ``[m]``, or of each label or value ``[m, T]``."""
-        z = _sureness(p, self.tolerance)
-        excess = excess.to(z) if z.dim() == 1 else excess.to(z).unsqueeze(1)
-        slope, shift = self.coefficients.to(z)
-        right = torch.sigmoid(slope * z + shift - excess)
+        z, d, x = self._evidence(p, far)
+        slope, shift, falls = self.coefficients.to(z)
+        right = torch.sigmoid(slope * z + shift - falls * d - x)
         return (p.chance + (1 - p.chance) * right).to(p.samples.dtype)
 
+    def _evidence(self, p: Prediction, far: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The log-odds that a model gives its answers, beyond chance, and how far its rows are, in
+        double precision."""
+        beyond = (p.certainty(self.tolerance).double() - p.chance) / (1 - p.chance)
+        z = beyond.logit(eps=_CLIP)
+        d, x = (one.view(-1, *[1] * (z.dim() - 1)) for one in far.to(z).unbind(1))
+        return z, d, x
+
     def _columns(self, one: Evidence) -> tuple[np.ndarray, ...]:
-        """Sureness, excess, whether the answer was right, and weight, of all that is known."""
-        right, z = one.p.is_right(self.tolerance).double(), _sureness(one.p, self.tolerance)
-        excess = one.excess.to(z)
-        excess = (excess if z.dim() == 1 else excess.unsqueeze(1)).expand_as(z)
+        """The evidence, whether the answer was right, and weight, of all that is known."""
+        z, d, x = self._evidence(one.p, one.far)
+        right = one.p.is_right(self.tolerance).double()
         known = ~right.isnan()
         weight = torch.full_like(z, one.share / max(1, int(known.sum())))
-        return tuple(values[known].cpu().numpy() for values in (z, excess, right, weight))
-
-
-def _sureness(p: Prediction, tolerance: Tensor) -> Tensor:
-    """The log-odds the model gives its answers, beyond chance, in double precision."""
-    return ((p.certainty(tolerance).double() - p.chance) / (1 - p.chance)).logit(eps=_CLIP)
+        parts = (z, d.expand_as(z), x.expand_as(z), right, weight)
+        return tuple(values[known].cpu().numpy() for values in parts)

@@ -63,7 +63,7 @@ def predict(
             values = (value for store in graph.stores for value in store.values())
             if any(isinstance(value, Tensor) and value.is_inference() for value in values):
                 graph = graph.clone()
-            (outputs, rows, weights), ranks, excess = known.calibrated_samples(
+            (outputs, rows, weights), ranks, far = known.calibrated_samples(
                 graph, features, novelty
             )
             y = targets(graph, outputs.size(1))
@@ -79,8 +79,8 @@ def predict(
                 calibrated=known.calibration,
                 nodes=_nodes(graph, outputs.size(1), seen),
             )
-            if novelty and excess is not None:
-                part = replace(part, trust=known.trust(part, excess))
+            if novelty and far is not None:
+                part = replace(part, trust=known.trust(part, far))
             parts.append(part)
             seen += int(graph.num_nodes or 0)
     found = Prediction.concatenate(parts)

@@ -447,7 +447,7 @@ def fit_with_novelty(model: Predictor, sets: Sequence[LabelledOutputs]) -> None:
         ranks = model.novelty(h, structure) if model.novelty_slope > 0 else None
         calibrated = model.calibrated(outputs, weights, ranks)
         p = target.prediction(calibrated, target.decode(y), weights=weights)
-        found.append(Evidence(p, model.novelty.excess(h, structure), share))
+        found.append(Evidence(p, model.novelty.how_far(h, structure), share))
     model.trust.fit(found)
 
 
