@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         shifts,
     )  # fmt: skip
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
-    from gduq.anchoring.equation import AnchoredLinear
+    from gduq.anchoring.anchors import AnchoredLinear
     from gduq.bundle import export, load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
@@ -77,7 +77,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "gduq.anchoring": "Anchored Recipe anchor cut_points",
-        "gduq.anchoring.equation": "AnchoredLinear",
+        "gduq.anchoring.anchors": "AnchoredLinear",
         "gduq.bundle": "export load save",
         "gduq.errors": "BundleError InputError NotFittedError",
         "gduq.evaluation": "Evaluation evaluate",

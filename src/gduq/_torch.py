@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["below", "chunks", "derived", "exporting", "generator_device", "isolated", "normal",
-           "seed_all"]  # fmt: skip
+__all__ = ["below", "chunks", "derived", "device_of_model", "exporting", "generator_device",
+           "isolated", "normal", "seed_all"]  # fmt: skip
 
 
 def derived(seed: int, *keys: int) -> int:
@@ -64,6 +64,11 @@ def exporting() -> bool:
 def chunks(rows: Tensor, size: int) -> tuple[Tensor, ...]:
     """Rows in parts of at most ``size``, so that memory stays small; in an export, in one part."""
     return (rows,) if exporting() else rows.split(max(1, size))
+
+
+def device_of_model(model: nn.Module) -> torch.device:
+    """Where a model computes."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def below(known: Tensor, values: Tensor, equal: bool = False) -> Tensor:

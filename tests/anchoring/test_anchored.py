@@ -256,6 +256,16 @@ def test_predicting_before_a_bank_exists() -> None:
         torch.testing.assert_close(model.sample(graph)[0], net(graph), rtol=1e-9, atol=1e-10)
 
 
+def test_a_state_brings_its_bank_whatever_its_size_and_precision() -> None:
+    graph, model = full_graph(), anchored(make_net("gin"), 1, k=7)
+    other = gduq.anchor(make_net("gin"), 1, num_anchors=4, init="random").eval()
+    other.load_state_dict(model.state_dict())
+    graph.x = graph.x.float()
+    torch.testing.assert_close(
+        other.sample(graph).double(), model.sample(graph), rtol=1e-3, atol=1e-4
+    )
+
+
 @pytest.mark.parametrize("at", POINTS)
 def test_one_anchor_identical_anchors_and_permuted_banks(at: ChainPoint) -> None:
     model, graph = anchored(make_net("gin"), at), full_graph()
@@ -330,8 +340,8 @@ def test_what_a_name_stands_for() -> None:
     net, node = make_net("gin"), make_net("gcn", task="node")
     assert gduq.anchor(net, "head").recipe == gduq.anchor(net).recipe == gduq.Recipe.head()
     assert gduq.anchor(net, 1).recipe == gduq.Recipe.thawed(at=1)
-    assert gduq.anchor(net, recipe="thawed").point.point == 2  # the last layer
-    assert gduq.anchor(net, -3).point.point == "input"
+    assert gduq.anchor(net, recipe="thawed").point.at == 2  # the last layer
+    assert gduq.anchor(net, -3).point.at == "input"
     assert gduq.anchor(net, recipe="paper").recipe == gduq.Recipe.paper("graph")
     assert isinstance(gduq.anchor(node, recipe="paper").source, GaussianAnchors)
     own = gduq.Recipe(at="readout", freeze=False, mask=0.2)

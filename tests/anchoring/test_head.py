@@ -10,8 +10,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import gduq
+from gduq.anchoring.anchors import AnchoredLinear
 from gduq.anchoring.cuts import AnchoredHead, Tail
-from gduq.anchoring.equation import AnchoredLinear
 from gduq.nn import GNN
 from tests.conftest import tiny_graph
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gduq.calibration.base import match
 from gduq.errors import InputError
-from gduq.prediction.mixture import best_temperature, disagreement, log_mixture, match
+from gduq.prediction.mixture import best_temperature, disagreement, log_mixture
 
 few = settings(deadline=None, max_examples=40)
 

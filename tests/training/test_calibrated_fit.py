@@ -123,6 +123,13 @@ def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
     assert best == pytest.approx(found, rel=0.051)
 
 
+def test_without_validation_rows_a_head_learns_with_a_small_mask() -> None:
+    several, one = (gduq.anchor(net(), num_anchors=4, mask=m) for m in ((0.0, 0.06, 0.2), 0.06))
+    for model in (several, one):
+        fit(model, noisy(45, 1), epochs=None)
+    assert torch.equal(several.linear.weight, one.linear.weight)
+
+
 @models("plain", "head")
 def test_without_validation_rows_nothing_is_calibrated(case: str) -> None:
     for val, how in ((None, "default"), (noisy(40, 2), None)):
@@ -192,7 +199,7 @@ def test_novelty_comes_from_training_rows_and_is_uniform_on_validation_rows(case
 
 
 def test_the_reference_is_a_random_choice_of_sorted_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gduq.training.heads, "MOST", 12)
+    monkeypatch.setattr(gduq.training.fitting, "_MOST", 12)
     train = sorted(graphs(90), key=lambda graph: int(graph.y))
     model = Net()
     fit(model, train, batch_size=1, epochs=1)

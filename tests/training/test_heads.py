@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from gduq._torch import derived
-from gduq.anchoring.equation import AnchoredLinear
-from gduq.models.predictor import CachedRows
+from gduq.anchoring.anchors import AnchoredLinear
+from gduq.models.predictor import CachedRows, HeadTask
 from gduq.prediction import Classes
-from gduq.training.heads import HeadLearner
 from gduq.training.loop import FitSettings, History, train
+from gduq.training.rows import HeadLearner
 
 D, WIDE, CLASSES = 4, 6, 3
 TARGET = Classes(CLASSES)
@@ -42,15 +43,11 @@ class Plain(nn.Module):
         return self.head(torch.where(masked.unsqueeze(-1), h - c, h))
 
 
-def cached(h: Tensor, y: Tensor) -> CachedRows:
-    return CachedRows(h, y, h)
-
-
 def rows(count: int, seed: int = 0) -> CachedRows:
     generator = torch.Generator().manual_seed(seed)
     h = torch.randn(count, D, generator=generator, dtype=torch.float64)
     noise = 0.3 * torch.randn(count, CLASSES, generator=generator, dtype=torch.float64)
-    return cached(h, (h[:, :CLASSES] + noise).argmax(dim=1))
+    return CachedRows(h, (h[:, :CLASSES] + noise).argmax(dim=1), h)
 
 
 TRAIN, VAL = rows(70), rows(30, seed=1)
@@ -72,10 +69,11 @@ def made(count: int, kind: type[nn.Module] = Anchored, *norms: nn.Module) -> lis
 
 def fit(heads: list[nn.Module], masks: list[float], **more: Any) -> list[History]:
     """Train heads; on other rows, with another target or other settings, if given."""
-    known = {"rows": TRAIN, "val": VAL, "target": TARGET, "draw": draw, "draws": 3, "bank": BANK}
-    known = {name: more.pop(name, value) for name, value in known.items()}
+    known = {"target": TARGET, "draw": draw, "draws": 3, "bank": BANK}
+    task = HeadTask(heads, masks, **{name: more.pop(name, value) for name, value in known.items()})
+    train_rows, val = more.pop("rows", TRAIN), more.pop("val", VAL)
     settings = FitSettings(**{"lr": 0.02, "seed": 5, **more})
-    learner = HeadLearner(heads, masks, settings=settings, **known)
+    learner = HeadLearner(task, train_rows, val, settings)
     with torch.random.fork_rng():
         return train(learner)
 
@@ -148,7 +146,8 @@ def _order_of_first_epoch(seed: int) -> Tensor:
 
 
 def test_a_single_draw_is_an_anchor_per_row() -> None:
-    learner = HeadLearner(made(1), [0.0], TRAIN, VAL, TARGET, draw, 1, BANK, FitSettings(epochs=1))
+    task = HeadTask(made(1), [0.0], TARGET, draw, 1, BANK)
+    learner = HeadLearner(task, TRAIN, VAL, FitSettings(epochs=1))
     index, c, masked = next(learner.batches(1))
     assert c.shape == (1, len(index), D)
     assert masked.shape == (1, 1, len(index))
@@ -162,7 +161,8 @@ def test_the_lowest_validation_loss_is_kept_and_the_start_where_training_harms()
         assert run.kept_epoch == losses.index(min(losses)) + 1
         assert min(losses) == pytest.approx(loss_of(head), rel=1e-9)
     good = copy.deepcopy(heads[0])
-    (run,) = fit(heads[:1], [0.0], rows=cached(TRAIN.h, (TRAIN.y + 1) % CLASSES), epochs=3)
+    wrong = replace(TRAIN, y=(TRAIN.y + 1) % CLASSES)
+    (run,) = fit(heads[:1], [0.0], rows=wrong, epochs=3)
     assert run.kept_epoch == 0
     assert close(heads[0], good)
 

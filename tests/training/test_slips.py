@@ -17,7 +17,7 @@ import gduq
 from gduq.data import Packed, View
 from gduq.nn import GNN
 from gduq.training.fitting import GraphLearner
-from gduq.training.heads import HeadLearner
+from gduq.training.rows import HeadLearner
 from tests.conftest import tiny_graph
 
 CHANNELS, CLASSES = 4, 3

@@ -22,7 +22,7 @@ from gduq.data import View
 from gduq.nn import GNN
 from gduq.prediction import Classes
 from gduq.training import fit
-from gduq.training.batches import even_size
+from gduq.training.rows import even_size
 from tests.training import cases
 from tests.training.cases import Net, graphs, node_view
 

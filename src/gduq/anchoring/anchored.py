@@ -5,25 +5,24 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
 
-from gduq._torch import chunks
-from gduq.anchoring.anchors import Anchors, GaussianAnchors, ShuffledAnchors, Source
+from gduq._torch import chunks, device_of_model
+from gduq.anchoring.anchors import AnchoredLinear, Anchors, GaussianAnchors, ShuffledAnchors
 from gduq.anchoring.cuts import AnchoredHead, Cut, HeadCut, cut_from, find_cut
-from gduq.anchoring.equation import AnchoredLinear, Init
-from gduq.anchoring.recipe import Recipe, Scope, make_recipe
+from gduq.anchoring.recipe import Init, Recipe, Scope, Source
 from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph, Rows, iterate, label_rows, num_graphs, on_device, row_batch, row_kind
+from gduq.graphs.rows import as_graph
 from gduq.graphs.sparse import keep_rows
-from gduq.models.predictor import CachedRows, ModelFactory, ModelOutput, Predictor, Spec, TrainHeads
+from gduq.models.predictor import HeadTask, ModelFactory, ModelOutput, Predictor, RowFit, Spec
 from gduq.nn.gnn import as_chain, network_spec
-from gduq.prediction import Target, Values
+from gduq.nn.layers import AnySize
 from gduq.prediction.base import Calibrate
 from gduq.tracing.call import Call, copied, evaluating, redraw
 from gduq.tracing.trunk import Trunk, answer_features
@@ -34,7 +33,7 @@ _VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than
 _BLOCK = 2**18  # numbers of a head's hidden layer that are computed at once: what a cache holds
 
 
-class Anchored(Predictor):
+class Anchored(AnySize, Predictor):
     r"""A network whose representation at one point is read relative to anchors.
 
     At the point, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
@@ -61,48 +60,34 @@ class Anchored(Predictor):
         self.calibrate, self.seed = self.recipe.calibrate, int(seed)
         self.frozen, self.starts_trained = self.recipe.freeze, self.recipe.init == "identity"
         self.register_buffer("bank", torch.zeros(0))
-        self._waiting: nn.Module | None = None
-        if isinstance(net, Cut):
-            self._stand_at(net)
-        else:
-            self._waiting = net if isinstance(net, Trunk) else copied(net)
-            self._find(None)
-
-    # -- its place -----------------------------------------------------------------------------
+        self._waiting: nn.Module | None = net if isinstance(net, (Cut, Trunk)) else copied(net)
+        self._build(self._waiting)
 
     def locate(self, graph: object) -> None:
         """Find the place in the network, with the help of a graph; done once."""
-        if not isinstance(graph, (Data, HeteroData)):
-            got = type(graph).__name__
-            raise InputError("one graph, as in model(data), with all that it holds", got)
+        known = as_graph(graph)
         if self._waiting is not None:
-            device = next((p.device for p in self.parameters()), torch.device("cpu"))
-            self._find(on_device(graph, device))
+            self._build(self._waiting, on_device(known, device_of_model(self)))
 
-    def _find(self, graph: Graph | None) -> None:
-        assert self._waiting is not None
+    def _build(self, net: nn.Module, graph: Graph | None = None) -> None:
+        """Cut a network where that can be seen, and build what depends on the place: the anchored
+        map and the source of anchors."""
+        init = self.recipe.init
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            found = find_cut(self._waiting, self.recipe, self.call, graph)
-        if found is not None:
-            self._waiting = None
-            self._stand_at(found)
-
-    def _stand_at(self, point: Cut) -> None:
-        """Build what depends on the place: the anchored map and the source of anchors."""
-        init = self.recipe.init
-        if self.recipe.freeze:
-            point.freeze()
-        if isinstance(point, HeadCut) and point.tail.plain is not None:
-            init = "random"  # a branch starts at zero at its end
-        elif isinstance(point, HeadCut) and init == "random":
-            with torch.random.fork_rng(devices=[]):
+            point = net if isinstance(net, Cut) else find_cut(net, self.recipe, self.call, graph)
+            if point is None:
+                return
+            if isinstance(point, HeadCut) and point.tail.plain is not None:
+                init = "random"  # a branch starts at zero at its end
+            elif isinstance(point, HeadCut) and init == "random":
                 torch.manual_seed(self.seed)
                 redraw(point.tail.rest.requires_grad_(True))  # as the paper does
-            point.tail.anew = True
+        if self.recipe.freeze:
+            point.freeze()
         generator = torch.Generator().manual_seed(self.seed)
         self.linear = AnchoredLinear.reading_for(point.unread.pop(), init, generator)
-        self.point = point
+        self.point, self._waiting = point, None
         if "source" not in self._modules:  # else somebody has chosen one
             name = self.recipe.anchors or ("shuffle" if point.moves else "gaussian")
             gaussian = name == GaussianAnchors.name
@@ -113,12 +98,18 @@ class Anchored(Predictor):
 
     @property
     def trunk(self) -> Trunk | None:
-        point = self.point if self._waiting is None else None
+        point = self._modules.get("point")  # none before it is found
         return point.trunk if isinstance(point, HeadCut) else None
 
     @property
     def row_kind(self) -> Rows | None:
         return self.point.row_kind if self._waiting is None else None
+
+    @property
+    def _head(self) -> AnchoredHead:
+        """What reads the rows of a frozen trunk."""
+        assert isinstance(self.point, HeadCut)
+        return AnchoredHead(self.linear, self.point.tail)
 
     # -- training ------------------------------------------------------------------------------
 
@@ -139,11 +130,10 @@ class Anchored(Predictor):
     def training_pass(
         self, graph: Graph, draws: int = 1, mask: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
+        """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked: a share
+        ``mask`` of rows (nodes, or all rows of a graph) has its anchor half zeroed.
 
-        They go through one pass of gduq's own networks, in which BatchNorm sees their mixture, and
-        one after the other through any other. A share ``mask`` of rows (nodes, or all rows of a
-        graph) has its anchor half zeroed.
+        A `GNN` takes all draws in one pass, in which BatchNorm sees their mixture.
         """
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
@@ -191,33 +181,23 @@ class Anchored(Predictor):
         counts[label_rows(graph, h.size(0))] = True
         return h if counts.all() else keep_rows(h, counts)
 
-    def fit_rows(
-        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
-    ) -> None:
-        point, target, h = self.point, self.target, train.h
-        assert isinstance(point, HeadCut)
+    def fit_rows(self, work: RowFit) -> None:
+        target, h, held = self.target, work.train.h, work.held
         assert target is not None
-        if not target.fits(before):  # the head learns anew
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed)
-                point = HeadCut(point.trunk, point.branch)
-            self._stand_at(point)
+        if not target.fits(work.before):  # the head learns anew
+            self._build(self.point.trunk)
             self.to(h.device)
-        if isinstance(target, Values) and target.needs_noise:
-            if not point.tail.num_values:
-                point.tail.widen(target, held.outputs, held.y)
+        self._head.tail.widen(target, held.outputs, held.y, self.recipe.init == "random")
+        if target.needs_noise:
             self.target = target = target.combined()
         if isinstance(self.source, GaussianAnchors):
             self.source.fit([h])  # these rows only, not those of an earlier fit
         self._choose_bank(iter([h]), self.num_anchors)
-        masks, head = self.recipe.masks, AnchoredHead(self.linear, point.tail)
-
-        def draw(count: int, generator: torch.Generator) -> Tensor:
-            return self.source.draw(h, count, generator).to(h.dtype)
-
+        head, draw, masks = self._head, partial(self.source.draw, h), self.recipe.masks
+        masks = masks if held is not work.train else (self.recipe.one_mask,)  # none can be chosen
         heads = [copy.deepcopy(head) for _ in masks]
-        (best,) = learn(heads, masks, target, draw, self.recipe.draws, self.anchors)
-        head.load_state_dict(best.state_dict())
+        task = HeadTask(heads, masks, target, draw, self.recipe.draws, self.anchors)
+        head.load_state_dict(work.learn(task)[0].state_dict())
 
     # -- anchors -------------------------------------------------------------------------------
 
@@ -267,21 +247,13 @@ class Anchored(Predictor):
                 graph = on_device(graph, self.linear.weight.device)
                 yield self._anchor_rows(self.point.prefix(graph), graph)
 
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Tensor], prefix: str, *args: Any
-    ) -> None:
-        bank = state_dict.get(prefix + "bank")
-        if bank is not None and bank.dim() == 2 and bank.size(1) == self.point.channels:
-            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     @property
     def anchors(self) -> Tensor:
         """The bank; a model that starts as its network answers as it does before there is one."""
         if len(self.bank) == 0 and self.starts_trained:
             return self.bank.new_zeros(1, self.point.channels)
         self.check_ready()
-        return self.bank
+        return self.bank.to(self.linear.weight)  # a state of another precision may be loaded
 
     def check_ready(self) -> None:
         if self.bank.size(0) == 0:
@@ -316,25 +288,18 @@ class Anchored(Predictor):
         return ModelOutput(outputs, answer_features(h, graph, *kinds) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        assert isinstance(self.point, HeadCut)
-        head, c = AnchoredHead(self.linear, self.point.tail), self.anchors.unsqueeze(1)
+        head, c = self._head, self.anchors.unsqueeze(1)
         size = _BLOCK // max(1, c.size(0) * self.linear.out_features)
         return self._formed(torch.cat([head(rows, c) for rows in chunks(h, size)], dim=1))
 
     # -- bundles -------------------------------------------------------------------------------
 
     def _spec(self) -> Spec:
-        if self._waiting is not None:
-            raise InputError("a model that has met a graph", "none", "Train it before it is saved.")
         if not self.source.name:
             raise InputError("anchors that a bundle can hold", type(self.source).__name__)
-        return {
-            "call": self.call is not None,
-            "recipe": json.loads(json.dumps(asdict(self.recipe))),  # lists for tuples
-            "seed": self.seed,
-            "point": self.point.spec(),
-            "net": network_spec(self.point.net),
-        }
+        recipe = json.loads(json.dumps(asdict(self.recipe)))  # lists for tuples
+        network = {"net": network_spec(self.point.net), "point": self.point.spec()}
+        return {"call": self.call is not None, "recipe": recipe, "seed": self.seed, **network}
 
     @classmethod
     def from_spec(cls, spec: Spec, factory: ModelFactory) -> Anchored:
@@ -403,7 +368,9 @@ def anchor(
     if isinstance(net, Predictor) or not isinstance(net, nn.Module):
         raise InputError("a network (a torch module) that is not wrapped yet", type(net).__name__)
     chain = as_chain(net)
-    chosen = make_recipe(recipe, at, None if chain is None else chain.task)
+    chosen = recipe or ("head" if at in (None, "head") else "thawed")
+    if not isinstance(chosen, Recipe):
+        chosen = Recipe.named(chosen, None if chain is None else chain.task)
     chosen = chosen.with_(at=at, freeze=freeze, init=init, anchors=anchors, scope=scope)
     chosen = chosen.with_(num_anchors=num_anchors, draws=draws, mask=mask)
     if calibrate != "default":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -11,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gduq._torch import exporting
-from gduq.anchoring.equation import AnchoredLinear
+from gduq.anchoring.anchors import AnchoredLinear
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean
 from gduq.graphs import Graph, check_graph, num_rows
 from gduq.nn.gnn import GNN, as_chain
 from gduq.nn.gnn_settings import ChainPoint
 from gduq.nn.layers import PropagationLayer, Structure
-from gduq.prediction import Values
+from gduq.prediction import Target, Values
 from gduq.tracing.call import (
     LINEAR,
     Call,
@@ -34,8 +33,8 @@ from gduq.tracing.call import (
 from gduq.tracing.trace import ADVICE, Location, Trace, record, trace
 from gduq.tracing.trunk import Trunk, no_place, run_through, take_linear
 
-__all__ = ["AnchoredHead", "Cut", "GNNCut", "HeadCut", "ModuleCut", "Read", "Tail", "cut_from",
-           "cut_points", "find_cut"]  # fmt: skip
+__all__ = ["AnchoredHead", "Cut", "GNNCut", "HeadCut", "Read", "Tail", "cut_from", "cut_points",
+           "find_cut"]  # fmt: skip
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
@@ -44,44 +43,79 @@ _MOST = 4096  # channels of an input that a new map is put before
 _FOUND = ("head", "readout")  # places in any network
 
 
-class Cut(nn.Module, ABC):
-    """A network cut in front of one linear map, which somebody else provides.
+class Cut(nn.Module):
+    """Any network, cut where its trunk ends: before a submodule, or at its input (``""``).
 
-    Between that map and the rest a layer may mix rows by a linear operator (`layer`).
+    Somebody else provides the linear map there: its own, or one of width d that is put in. Every
+    copy is a pass; the other kinds know a shorter way.
 
     Args:
         trunk: The network up to the cut.
-        plain: Its own map there, or an identity map where a new layer is put in.
-        before: The modules known to run before the cut only.
-        found: What was found in the network beside the trunk, as JSON holds it.
+        earlier: Paths of the modules that run before the cut only.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "module"
     description: str  # where it is, for people
     frozen = False  # whether what runs before the cut stays as it is, in evaluation mode
-    moves = True  # whether the representation changes as the network learns
     layer: PropagationLayer | None = None  # whose linear operator on rows follows the map
 
-    def __init__(
-        self, trunk: Trunk, plain: nn.Linear, before: Iterable[nn.Module], **found: object
+    def __init__(self, trunk: Trunk, earlier: Sequence[str]) -> None:
+        net, path, width = trunk.net, trunk.path, trunk.channels
+        where, taken = (f"'{path}'", take_linear(net, path)) if path else ("the input", None)
+        if path and taken is None:
+            where += f", the input of a {type(net.get_submodule(path)).__name__}"
+        if width > _MOST and taken is None:
+            got = f"{width}, which would add {2 * width**2:,} weights"
+            do = "Anchor at a linear layer: see gduq.cut_points."
+            raise InputError(f"at most {_MOST} channels for a map put before {where}", got, do)
+        self._open(trunk, taken, map(net.get_submodule, earlier), earlier=list(earlier))
+        self.description, self.moves = f"{where}, {self.description}", bool(path)
+
+    def _open(
+        self, trunk: Trunk, taken: nn.Linear | None, before: Iterable[nn.Module], **found: object
     ) -> None:
+        """Cut before the network's own map or, where that is ``None``, an identity map. ``found``
+        are the arguments beside the trunk, as JSON holds them."""
         super().__init__()
+        like = next(trunk.net.parameters(), torch.empty(0))
+        plain = taken or _linear(torch.eye(trunk.channels).to(like))
         self.trunk, self.rows, self.row_kind = trunk, trunk.rows, trunk.row_kind
         self.unread = [plain]  # no submodule: its parameters are not the model's
         self.channels = plain.in_features  # d, the width of h
         self.before, self.found = list(before), found
+        self.moves = True  # whether the representation changes as the network learns
+        self.description = f"one row per {trunk.rows}{trunk.ending_note}"
 
     @property
     def net(self) -> nn.Module:
         return self.trunk.net
 
-    @abstractmethod
     def prefix(self, graph: Graph) -> Tensor:
         """The representation ``h`` ``[n, d]`` at the cut."""
+        check_graph(graph)
+        return self._checked(self.trunk(graph), graph)
 
-    @abstractmethod
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         """Outputs ``[D, rows, O]`` where ``read`` turns ``h`` into what D copies go on with."""
+        check_graph(graph)
+
+        def one(k: int) -> Tensor:
+            def go_on(h: object) -> Tensor:
+                return read(self._checked(h, graph), slice(k, k + 1)).squeeze(0)
+
+            return run_through(self.net, self.trunk.path, graph, self.trunk.call, go_on)[1]
+
+        return as_logits(torch.stack([one(k) for k in range(copies)]), self.trunk.ending)
+
+    def _checked(self, h: object, graph: Graph) -> Tensor:
+        path = self.trunk.path
+        if isinstance(h, Tensor) and (h.is_floating_point() or not path):
+            rows = h.size(0) if torch.compiler.is_compiling() else num_rows(graph, self.rows)
+            if tuple(h.shape) == (rows, self.channels):
+                return h if path else h.to(next(self.net.parameters()).dtype)
+        wanted = f"floats of {self.channels} channels, one row per {self.rows}"
+        got = f"a tensor of shape {list(h.shape)}" if isinstance(h, Tensor) else type(h)
+        raise InputError(f"'{path or 'input'}' to read {wanted}", got, ADVICE)
 
     def spec(self) -> dict[str, object]:
         """What `cut_from` makes it of, as JSON holds it."""
@@ -125,96 +159,6 @@ class Cut(nn.Module, ABC):
         return self
 
 
-class GNNCut(Cut):
-    """A cut of a `GNN`, whose chain can be entered there; ``keep`` its function where it grows."""
-
-    kind = "chain"
-
-    def __init__(self, trunk: Trunk, at: ChainPoint, keep: bool = True) -> None:
-        net = cast(GNN, trunk.net)
-        taken, like = net.release(at, keep), next(net.parameters())
-        plain = taken or _linear(torch.eye(net.hidden_channels).to(like))
-        super().__init__(trunk, plain, net.prefix_modules(at), at=at)
-        self.point, self.moves = at, at != "input"
-        where = f"layer {at}" if isinstance(at, int) else f"the {at}"
-        self.description = f"{where}, one row per {self.rows}"
-
-    @property
-    def net(self) -> GNN:
-        return cast(GNN, self.trunk.net)
-
-    @property
-    def layer(self) -> PropagationLayer | None:  # type: ignore[override]
-        return self.net.propagation_layer(self.point)
-
-    def prefix(self, graph: Graph) -> Tensor:
-        return self.net.prefix(graph, self.point)[0]
-
-    def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
-        h, virtual = self.net.prefix(graph, self.point)
-        at_once = copies
-        if not (self.training or exporting()):  # BatchNorm sees all copies; a program has no chunks
-            at_once = max(1, _CHUNK // max(1, self.net.layer_size(graph, self.point, h)))
-        parts = []
-        for start in range(0, copies, at_once):
-            z = read(h, slice(start, min(start + at_once, copies)))
-            structure = Structure(graph, z.size(0))
-            logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point)
-            parts.append(logits.view(z.size(0), -1, logits.size(-1)))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-class ModuleCut(Cut):
-    """Any module, cut where its trunk ends: in front of a submodule, or at its input (``""``).
-
-    A plain ``Linear`` is read for; before anything else a map of width d is put in. Every copy is a
-    pass of its own. ``earlier`` are paths of modules that run before.
-    """
-
-    kind = "module"
-
-    def __init__(self, trunk: Trunk, earlier: Sequence[str]) -> None:
-        net, path, width = trunk.net, trunk.path, trunk.channels
-        where, taken = (f"'{path}'", take_linear(net, path)) if path else ("the input", None)
-        if path and taken is None:
-            where += f", the input of a {type(net.get_submodule(path)).__name__}"
-        if width > _MOST and taken is None:
-            raise InputError(
-                f"at most {_MOST} channels for a map put before {where}",
-                f"{width}, which would add {2 * width**2:,} weights",
-                "Anchor at a linear layer: see gduq.cut_points.",
-            )
-        plain = taken or _linear(torch.eye(width).to(next(net.parameters(), torch.empty(0))))
-        before = map(net.get_submodule, earlier)
-        super().__init__(trunk, plain, before, earlier=list(earlier))
-        self.path, self.moves = path, bool(path)
-        self.description = f"{where}, one row per {trunk.rows}{trunk.ending_note}"
-
-    def prefix(self, graph: Graph) -> Tensor:
-        check_graph(graph)
-        return self._checked(self.trunk(graph), graph)
-
-    def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
-        check_graph(graph)
-
-        def one(k: int) -> Tensor:
-            def go_on(h: object) -> Tensor:
-                return read(self._checked(h, graph), slice(k, k + 1)).squeeze(0)
-
-            return run_through(self.net, self.path, graph, self.trunk.call, go_on)[1]
-
-        return as_logits(torch.stack([one(k) for k in range(copies)]), self.trunk.ending)
-
-    def _checked(self, h: object, graph: Graph) -> Tensor:
-        if isinstance(h, Tensor) and (h.is_floating_point() or not self.path):
-            rows = h.size(0) if torch.compiler.is_compiling() else num_rows(graph, self.rows)
-            if tuple(h.shape) == (rows, self.channels):
-                return h if self.path else h.to(next(self.net.parameters()).dtype)
-        wanted = f"floats of {self.channels} channels, one row per {self.rows}"
-        got = f"a tensor of shape {list(h.shape)}" if isinstance(h, Tensor) else type(h)
-        raise InputError(f"'{self.path or 'input'}' to read {wanted}", got, ADVICE)
-
-
 def _linear(weight: Tensor) -> nn.Linear:
     """The linear map with this weight, and a bias of zeros."""
     made = nn.Linear(weight.size(1), weight.size(0)).to(weight)
@@ -222,7 +166,35 @@ def _linear(weight: Tensor) -> nn.Linear:
     return made
 
 
-# -- the head of a frozen network ------------------------------------------------------------------
+class GNNCut(Cut):
+    """A cut of a `GNN`, whose chain can be entered there; ``keep`` its function where it grows."""
+
+    kind = "chain"
+
+    def __init__(self, trunk: Trunk, at: ChainPoint, keep: bool = True) -> None:
+        net, where = cast(GNN, trunk.net), f"layer {at}" if isinstance(at, int) else f"the {at}"
+        self._open(trunk, net.release(at, keep), net.prefix_modules(at), at=at)
+        self.at, self.moves, self.description = at, at != "input", f"{where}, {self.description}"
+
+    @property
+    def layer(self) -> PropagationLayer | None:  # type: ignore[override]
+        return cast(GNN, self.net).propagation_layer(self.at)
+
+    def prefix(self, graph: Graph) -> Tensor:
+        return cast(GNN, self.net).prefix(graph, self.at)[0]
+
+    def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
+        net, at_once = cast(GNN, self.net), copies
+        h, virtual = net.prefix(graph, self.at)
+        if not (self.training or exporting()):  # BatchNorm sees all copies; a program has no chunks
+            at_once = max(1, _CHUNK // max(1, net.layer_size(graph, self.at, h)))
+        parts = []
+        for start in range(0, copies, at_once):
+            z = read(h, slice(start, min(start + at_once, copies)))
+            structure = Structure(graph, z.size(0))
+            logits = net.suffix(z.flatten(0, 1), virtual, structure, self.at)
+            parts.append(logits.view(z.size(0), -1, logits.size(-1)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class HeadCut(Cut):
@@ -240,11 +212,13 @@ class HeadCut(Cut):
         beside = branch and not any(isinstance(part, LINEAR) for part in rest.modules())
         width = max(32, min(first.in_features, 256))
         plain = nn.Linear(first.in_features, width).to(first.weight) if beside else first
-        super().__init__(trunk, plain, [trunk], branch=branch)
-        self.branch = branch
-        self.tail = Tail(rest, plain.out_features, first if beside else None, values)
+        self._open(trunk, plain, [trunk], branch=branch)
         note = "; a second branch reads the anchors" if beside else ""
         self.description = trunk.description + note
+        self.tail = Tail(rest, plain.out_features, first if beside else None, values)
+
+    def spec(self) -> dict[str, object]:
+        return super().spec() | {"values": self.tail.num_values}
 
     def prefix(self, graph: Graph) -> Tensor:
         with torch.no_grad():
@@ -253,9 +227,6 @@ class HeadCut(Cut):
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         h = self.prefix(graph)
         return self.tail(read(h, slice(0, copies)), h)  # type: ignore[no-any-return]
-
-    def spec(self) -> dict[str, object]:
-        return super().spec() | {"values": self.tail.num_values}
 
 
 class Tail(nn.Module):
@@ -276,7 +247,6 @@ class Tail(nn.Module):
         self.out: nn.Linear | None = None
         self.noise: nn.Linear | None = None
         self.num_values = 0  # how many means have a log-variance beside them
-        self.anew = False  # whether it is no longer the network's
         if plain is not None:
             plain.requires_grad_(False)
             self.out = _linear(plain.weight.new_zeros(plain.out_features, channels))
@@ -302,15 +272,18 @@ class Tail(nn.Module):
         return torch.cat([centred, self.noise(z.relu()).expand_as(centred)], dim=-1)
 
     @torch.no_grad()
-    def widen(self, target: Values, outputs: Tensor, y: Tensor) -> None:
-        """Give log-variances beside the means, both in standardised units, in which all that is new
-        learns; they start from what the network says of some rows ``[n, T]`` and their truth."""
+    def widen(self, target: Target, outputs: Tensor, y: Tensor, anew: bool) -> None:
+        """Where noise is wanted, give log-variances beside the means, both in standardised units,
+        in which all that is new learns (``anew``: a whole head, but for a branch); they start from
+        what the network says of some rows ``[n, T]`` and their truth."""
+        if self.num_values or not (isinstance(target, Values) and target.needs_noise):
+            return
         self.add_noise(target.num_values)
         self.to(outputs)
         assert self.noise is not None
         start = target.with_noise(target.to_params(outputs).unsqueeze(0), y).noise
         self.noise.bias.copy_(outputs.new_tensor(start))
-        if target.raw and not self.anew:
+        if target.raw and not (anew and self.plain is None):
             self.shift.copy_(outputs.new_tensor(target.shift))
             self.scale.copy_(outputs.new_tensor(target.scale))
 
@@ -323,10 +296,8 @@ class AnchoredHead(nn.Module):
         self.linear, self.tail = linear, tail
 
     def forward(self, h: Tensor, c: Tensor, masked: Tensor | None = None) -> Tensor:
-        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]`` for anchors ``c``, ``[D, n, d]`` or
-        ``[D, 1, d]``."""
-        z = self.linear.biased(self.linear.residual(h)) + self.linear.shift(c, masked)
-        return self.tail(z, h)  # type: ignore[no-any-return]
+        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]``; anchors as `AnchoredLinear` has them."""
+        return self.tail(self.linear(h, c, masked), h)  # type: ignore[no-any-return]
 
 
 # -- finding a place -------------------------------------------------------------------------------
@@ -373,7 +344,7 @@ def find_cut(
         raise InputError(wanted, got, ADVICE)
     names, trunk = list(seen.calls), Trunk(net, seen.location(path), call)  # the first name is ""
     before = [n for n in names[1 : names.index(path)] if not path.startswith(f"{n}.")]
-    return ModuleCut(trunk, before)
+    return Cut(trunk, before)
 
 
 def _paths(net: nn.Module, seen: Trace, at: int | str) -> Sequence[str]:
@@ -410,11 +381,11 @@ def _matters(net: nn.Module, graph: Graph, call: Call | None, path: str) -> bool
 
 def cut_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Cut:
     """The cut of a fresh network that `Cut.spec` described."""
-    kinds: dict[object, Callable[..., Cut]] = {c.kind: c for c in (GNNCut, ModuleCut, HeadCut)}
-    found = {name: value for name, value in spec.items() if name not in ("kind", "trunk")}
+    kinds: dict[object, Callable[..., Cut]] = {cut.kind: cut for cut in (Cut, GNNCut, HeadCut)}
+    own = {name: value for name, value in spec.items() if name not in ("kind", "trunk")}
     if spec["kind"] not in kinds:
         raise InputError("a kind of cut this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
-    return kinds[spec["kind"]](Trunk.from_spec(spec["trunk"], net, call), **found)
+    return kinds[spec["kind"]](Trunk.from_spec(spec["trunk"], net, call), **own)
 
 
 def cut_points(

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from gduq._checks import check_int, one_of
-from gduq.anchoring.anchors import Source
-from gduq.anchoring.equation import Init
 from gduq.errors import InputError
 from gduq.graphs import Rows
 from gduq.prediction.base import Calibrate
 
-__all__ = ["Recipe", "Scope", "make_recipe"]
+__all__ = ["Init", "Recipe", "Scope", "Source"]
 
+Init = Literal["random", "identity"]
+Source = Literal["gaussian", "shuffle"]
 Scope = Literal["row", "graph"]
 
 
@@ -89,29 +89,22 @@ class Recipe:
         return cls(**{"at": -1, "freeze": False, "draws": 1, "mask": 0.05} | changes)
 
     @classmethod
-    def paper(cls, rows: Rows, **changes: Any) -> Recipe:
+    def paper(cls, rows: Rows | None, **changes: Any) -> Recipe:
         """As in the paper, from scratch: Gaussian input anchors for nodes, the readout else."""
+        if rows is None:
+            do = "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph')."
+            raise InputError("a recipe for a network of your own", "'paper'", do)
         chosen = {"at": "input" if rows == "node" else "readout", "freeze": False, "draws": 1}
         return cls(**chosen | {"init": "random", "mask": 0.0, "calibrate": None} | changes)
+
+    @classmethod
+    def named(cls, name: str, rows: Rows | None = None) -> Recipe:
+        """The recipe of that name, for a network that answers for such rows, if that is known."""
+        one_of("recipe (or a gduq.Recipe)", name, ("head", "thawed", "paper"))
+        made: Recipe = cls.paper(rows) if name == "paper" else getattr(cls, name)()
+        return made
 
     def with_(self, **changes: object) -> Recipe:
         """A copy with some choices changed; ``None`` changes nothing."""
         given: Any = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **given)
-
-
-def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | None) -> Recipe:
-    """The recipe a user asked for by name.
-
-    Without a name it is ``"head"``, and ``"thawed"`` where another place is named.
-    """
-    if isinstance(recipe, Recipe):
-        return recipe
-    if recipe == "paper":
-        if rows is None:
-            do = "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph')."
-            raise InputError("a recipe for a network of your own", "'paper'", do)
-        return Recipe.paper(rows)
-    name = recipe or ("head" if at in (None, "head") else "thawed")
-    one_of("recipe (or a gduq.Recipe)", name, ("head", "thawed", "paper"))
-    return Recipe.head() if name == "head" else Recipe.thawed()

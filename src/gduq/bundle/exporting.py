@@ -28,12 +28,12 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq import __version__
 from gduq._io import atomic_path
+from gduq._torch import device_of_model
 from gduq.errors import InputError, not_installed
 from gduq.graphs import Graph, iterate, join, num_graphs, on_device, row_kind
 from gduq.models.network import checked_predictor
 from gduq.models.predictor import Predictor
 from gduq.prediction.mixture import weights_of
-from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import evaluating
 
 if TYPE_CHECKING:

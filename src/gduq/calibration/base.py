@@ -20,16 +20,17 @@ from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph
 from gduq.prediction import ClassPrediction, Prediction
 from gduq.prediction.base import RowChoice, row_index
-from gduq.prediction.mixture import Part, best_temperature, log_mean, log_mixture, match
+from gduq.prediction.mixture import Part, Weights, best_temperature, log_mean, log_mixture
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
     "CalibrationSet", "Calibrator", "ClassCalibrator", "MixtureCalibrator", "NetworkCalibrator",
-    "doubles", "minimise", "same_energy", "samples_of",
+    "doubles", "match", "minimise", "same_energy", "samples_of",
 ]  # fmt: skip
 
+_TINY = 1e-300
 P = TypeVar("P", bound=Prediction)
 
 
@@ -157,7 +158,7 @@ class ClassCalibrator(Calibrator):
 class MixtureCalibrator(ClassCalibrator):
     """A calibrator of the mixture's probabilities, which keeps its labels.
 
-    The hypotheses move with it, and keep their distances (`gduq.prediction.mixture.match`).
+    The hypotheses move with it, and keep their distances (`match`).
     """
 
     @abstractmethod
@@ -209,6 +210,24 @@ class NetworkCalibrator(ClassCalibrator):
 
         found = minimise(objective, dict(module.named_parameters()), steps=100, tolerance=1e-7)
         return {"scale": scale} | found
+
+
+def match(samples: Tensor, wanted: Tensor, weights: Weights = None) -> Tensor:
+    r"""Hypotheses of another mixture, which differ from it as they did.
+
+    .. math:: p'_k = \bar p' + a\,(p_k - \bar p)
+
+    in every row with an a of at most 1, as large as leaves each hypothesis a thousandth of
+    :math:`\bar p'`. Rows that are as wanted stay. ``wanted`` and the result are
+    log-probabilities, ``[m, C]`` and ``[K, m, C]``, float64.
+    """
+    logs, mixed = samples.log_softmax(dim=-1, dtype=torch.float64), log_mixture(samples, weights)
+    far = ((wanted - mixed).abs() > 1e-10).any(dim=-1, keepdim=True)
+    each, before, after = logs.exp(), mixed.exp(), wanted.exp().clamp_min(_TINY)
+    room = 0.999 * after / (before - each).clamp_min(_TINY)  # without end where p_k is above it
+    share = room.amin(dim=(0, 2)).clamp(max=1.0).unsqueeze(1)
+    moved = after + share * (each - before)
+    return torch.where(far, moved.clamp_min(_TINY).log(), logs)
 
 
 def same_energy(before: Tensor, after: Tensor) -> Tensor:

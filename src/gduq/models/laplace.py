@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from gduq._checks import check_int
 from gduq.errors import InputError, NotFittedError
 from gduq.models.on_trunk import OnTrunk
-from gduq.models.predictor import CachedRows, TrainHeads
+from gduq.models.predictor import RowFit
 from gduq.nn.layers import AnySize
-from gduq.prediction import Labels, Target, Values
+from gduq.prediction import Labels, Values
 from gduq.tracing.call import LINEAR, Call
 from gduq.tracing.trunk import Trunk
 
@@ -65,10 +65,8 @@ class LastLayerLaplace(OnTrunk):
         self.posterior = Posterior()
 
     @torch.no_grad()
-    def fit_rows(
-        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
-    ) -> None:
-        phi, target, y = self.lead(train.h), self.target, train.y
+    def fit_rows(self, work: RowFit) -> None:
+        phi, target, y = self.lead(work.train.h), self.target, work.train.y
         bias = [] if self.last.bias is None else [self.last.bias.unsqueeze(1)]
         theta = torch.cat([self.last.weight, *bias], dim=1)  # a copy
         curvature = residuals = None

@@ -14,11 +14,11 @@ from gduq.anchoring.cuts import Tail
 from gduq.errors import InputError, NotFittedError
 from gduq.graphs import Graph
 from gduq.graphs.sparse import take_rows
-from gduq.models.predictor import CachedRows, ModelFactory, ModelOutput, Predictor, Spec, TrainHeads
+from gduq.models.predictor import HeadTask, ModelFactory, ModelOutput, Predictor, RowFit, Spec
 from gduq.nn.gnn import as_chain, network_spec
 from gduq.nn.layers import AnySize
 from gduq.ood.nearest import in_blocks, polar
-from gduq.prediction import Classes, Labels, Target, Values
+from gduq.prediction import Classes, Labels
 from gduq.tracing.call import Call, copied, redraw
 from gduq.tracing.trunk import Trunk
 
@@ -140,26 +140,23 @@ class HeadEnsemble(OnTrunk):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             heads = [redraw(PlainHead(*trunk.head(), values)) for _ in range(self.size)]
-        for head in heads:  # they learn in standardised units, unless they are bounded
-            head.requires_grad_(True).tail.anew = not trunk.bounded
-        return heads
+        return [head.requires_grad_(True) for head in heads]
 
-    def fit_rows(
-        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
-    ) -> None:
-        target, h = self.target, train.h
+    def fit_rows(self, work: RowFit) -> None:
+        target, h, held = self.target, work.train.h, work.held
         assert target is not None
-        goes_on = len(self.heads) > 0 and target.fits(before)
+        goes_on = len(self.heads) > 0 and target.fits(work.before)
         heads = list(copy.deepcopy(self.heads)) if goes_on else self._fresh_heads()
-        for tail in (cast(PlainHead, head.to(h.device)).tail for head in heads):
-            if isinstance(target, Values) and target.needs_noise and not tail.num_values:
-                tail.widen(target, held.outputs, held.y)
+        anew = not cast(Trunk, self._trunk).bounded  # else they stay in the units of the network
+        for head in heads:
+            cast(PlainHead, head.to(h.device)).tail.widen(target, held.outputs, held.y, anew)
         self.target = target.combined()
 
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return h[torch.randint(h.size(0), (count,), generator=generator).to(h.device)]
 
-        self.heads = nn.ModuleList(learn(heads, [self.mask] * self.size, self.target, draw))
+        task = HeadTask(heads, [self.mask] * self.size, self.target, draw)
+        self.heads = nn.ModuleList(work.learn(task))
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
@@ -224,10 +221,8 @@ class Neighbours(AnySize, OnTrunk):
             raise InputError("classes or labels, which rows can vote for", self.target, do)
 
     @torch.no_grad()
-    def fit_rows(
-        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
-    ) -> None:
-        h, y = train.h, train.y
+    def fit_rows(self, work: RowFit) -> None:
+        h, y = work.train.h, work.train.y
         generator = torch.Generator().manual_seed(self.seed)
         kept = torch.randperm(h.size(0), generator=generator)[: self.size].to(h.device)
         rows, says = take_rows(h.detach(), kept), y[kept]

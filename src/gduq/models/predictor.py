@@ -22,8 +22,8 @@ from gduq.tracing.trunk import Trunk
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CachedRows", "Calibrate", "DrawAnchors", "ModelFactory", "ModelOutput",
-           "Predictor", "Spec", "TrainHeads"]  # fmt: skip
+__all__ = ["CachedRows", "Calibrate", "HeadTask", "ModelFactory", "ModelOutput", "Predictor",
+           "RowFit", "Spec"]  # fmt: skip
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
 Spec: TypeAlias = dict[str, Any]  # of a model, as JSON holds it
@@ -50,21 +50,25 @@ class CachedRows:
         return self.h.size(0)
 
 
-DrawAnchors = Callable[[int, torch.Generator], Tensor]  # so many anchors [count, d]
+class HeadTask(NamedTuple):
+    """Heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, to be trained on rows."""
+
+    heads: Sequence[nn.Module]
+    masks: Sequence[float]  # share of masked rows, one per head
+    target: Target
+    draw: Callable[[int, torch.Generator], Tensor]  # so many anchors [count, d]
+    draws: int = 1  # anchors per row and step
+    bank: Tensor | None = None  # anchors to validate with [K, d]: only the best head stays
 
 
-class TrainHeads(Protocol):
-    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows."""
+@dataclass(frozen=True, eq=False)
+class RowFit:
+    """What a model on a frozen trunk is fitted to, and who trains heads."""
 
-    def __call__(
-        self,
-        heads: Sequence[nn.Module],
-        masks: Sequence[float],  # share of masked rows, one per head
-        target: Target,
-        draw: DrawAnchors,
-        draws: int = 1,  # anchors per row and step
-        bank: Tensor | None = None,  # anchors to validate with [K, d]: only the best head stays
-    ) -> list[nn.Module]: ...
+    train: CachedRows
+    held: CachedRows  # validation rows, or training rows where there are none
+    learn: Callable[[HeadTask], list[nn.Module]]
+    before: Target | None = None  # that of an earlier fit
 
 
 class Predictor(nn.Module, ABC):
@@ -250,12 +254,8 @@ class Predictor(nn.Module, ABC):
             do = "Return what it is applied to, or train on classes or labels."
             raise InputError("a network whose outputs are values", f"one that ends in {ending}", do)
 
-    def fit_rows(
-        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
-    ) -> None:
-        """Fit what stands on a frozen trunk to its rows, by training heads (``learn``) or without
-        steps. ``held`` are validation rows, or training rows where there are none; ``before`` is
-        the target of an earlier fit."""
+    def fit_rows(self, work: RowFit) -> None:
+        """Fit what stands on a frozen trunk to its rows, by training heads or without steps."""
         do = "Call net.requires_grad_(True), or gduq.anchor(net) to train a head on it."
         raise InputError("a network with parameters to train", "none that requires_grad", do)
 

@@ -306,9 +306,6 @@ class Classes(Target):
     def encode(self, y: Tensor, name: str = "y") -> Tensor:
         return _numbers(y, self.codes or range(self.num_classes), name)
 
-    def check(self, y: Tensor, name: str) -> Tensor:
-        return self.encode(y, name)
-
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels, known = self.check(y, "val"), self.check(train, "train")
         unseen = labels[~torch.isin(labels, known.to(labels.device))]

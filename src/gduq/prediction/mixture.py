@@ -19,13 +19,12 @@ from gduq.errors import InputError
 
 __all__ = [
     "Part", "Weights", "best_temperature", "deviation", "disagreement", "fit_temperature",
-    "log_mean", "log_mixture", "match", "weighted_mean", "weights_of",
+    "log_mean", "log_mixture", "weighted_mean", "weights_of",
 ]  # fmt: skip
 
 Weights = Tensor | None  # of hypotheses [K], which sum to 1; None for equal ones
 Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n, ...], weight of the part
 
-_TINY = 1e-300
 _COOLEST, _HOTTEST = 0.01, 100.0
 _GRID = 33  # temperatures tried first, each a third above the last
 _FEW = 1000  # rows that these look at
@@ -98,24 +97,6 @@ def deviation(values: Tensor, weights: Weights = None) -> Tensor:
     apart = values - values[:1]  # measured from the first: equal values give 0
     apart = apart - weighted_mean(apart, share)
     return (weighted_mean(apart.square_(), share) / rest).sqrt_()
-
-
-def match(samples: Tensor, wanted: Tensor, weights: Weights = None) -> Tensor:
-    r"""Hypotheses of another mixture, which differ from it as they did.
-
-    .. math:: p'_k = \bar p' + a\,(p_k - \bar p)
-
-    in every row with an a of at most 1, as large as leaves each hypothesis a thousandth of
-    :math:`\bar p'`. Rows that are as wanted stay. ``wanted`` and the result are
-    log-probabilities, ``[m, C]`` and ``[K, m, C]``, float64.
-    """
-    logs, mixed = samples.log_softmax(dim=-1, dtype=torch.float64), log_mixture(samples, weights)
-    far = ((wanted - mixed).abs() > 1e-10).any(dim=-1, keepdim=True)
-    each, before, after = logs.exp(), mixed.exp(), wanted.exp().clamp_min(_TINY)
-    room = 0.999 * after / (before - each).clamp_min(_TINY)  # without end where p_k is above it
-    share = room.amin(dim=(0, 2)).clamp(max=1.0).unsqueeze(1)
-    moved = after + share * (each - before)
-    return torch.where(far, moved.clamp_min(_TINY).log(), logs)
 
 
 def fit_temperature(

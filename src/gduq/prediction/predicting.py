@@ -9,26 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from gduq._torch import device_of_model
 from gduq.errors import InputError, warn_user
-from gduq.graphs import (
-    Graph,
-    View,
-    check_graph,
-    device_of,
-    iterate,
-    label_rows,
-    num_graphs,
-    on_device,
-    row_kind,
-    targets,
-)
+from gduq.graphs import Graph, View, iterate, num_graphs, on_device, row_kind, targets
+from gduq.graphs.rows import check_graph, device_of, label_rows
 from gduq.models.network import as_predictor
 from gduq.models.predictor import Predictor
 from gduq.prediction import Classes, Labels, Target, infer_target
 from gduq.prediction.base import Prediction
 from gduq.tracing.call import Call, evaluating
 
-__all__ = ["device_of_model", "predict"]
+__all__ = ["predict"]
 
 
 def predict(
@@ -124,8 +115,3 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
             "classes; gduq.fit(model, train, val, epochs=0) tells what it means, and calibrates"
         )
     return Classes.of_outputs(outputs)
-
-
-def device_of_model(model: nn.Module) -> torch.device:
-    """Where a model computes."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))

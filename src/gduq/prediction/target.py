@@ -79,10 +79,10 @@ class Target(ABC):
         """``y`` as stored on the graphs in the form that `prediction` takes."""
         return y
 
-    @abstractmethod
     def check(self, y: Tensor, name: str) -> Tensor:
         """The truth of rows that the user calls ``name``, from ``y`` as stored on the graphs, in
         the form the losses take; raises for what does not fit."""
+        return self.encode(y, name)
 
     def decode(self, y: Tensor) -> Tensor:
         """What `check` gave, in the form that `prediction` takes."""

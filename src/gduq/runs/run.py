@@ -17,8 +17,7 @@ from torch_geometric.nn import PNAConv
 
 import gduq
 from gduq._io import locked, write_json
-from gduq.anchoring import anchor
-from gduq.anchoring.recipe import make_recipe
+from gduq.anchoring import Recipe, anchor
 from gduq.bundle import save
 from gduq.data import View
 from gduq.data.outputs import write_rejects
@@ -187,7 +186,7 @@ def model_on(config: RunConfig, net: nn.Module, train: View) -> Predictor:
         return HeadEnsemble(net, seed=config.seed)
     if method.kind == "laplace":
         return LastLayerLaplace(net)
-    named = make_recipe(method.kind, method.at, train.task)
+    named = Recipe.named(method.kind, train.task)
     recipe = named.with_(**{name: getattr(method, name) for name in RECIPE_FIELDS})
     return anchor(net, recipe=recipe, seed=config.seed, like=next(iter(train.batches(8))))
 

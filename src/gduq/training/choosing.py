@@ -20,11 +20,11 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from gduq._checks import check_int
-from gduq._torch import isolated
+from gduq._torch import device_of_model, isolated
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, warn_user
-from gduq.graphs import Graph, Graphs
+from gduq.graphs import Batches, Graph, Graphs, Loader
 from gduq.models.ensemble import Stack, mixture
 from gduq.models.laplace import LastLayerLaplace
 from gduq.models.network import Network
@@ -34,13 +34,11 @@ from gduq.nn.gnn import as_chain
 from gduq.ood.nearest import Novelty
 from gduq.ood.trust import Trust
 from gduq.prediction import Target, resolve_target
-from gduq.prediction.predicting import device_of_model
 from gduq.tracing.call import Call, copied, redraw
 from gduq.tracing.trace import trace
-from gduq.training.batches import Batches, Loader
 from gduq.training.fitting import Fit, affordable, fit_with_novelty, warn_of_doubts
-from gduq.training.heads import LabelledOutputs, clean_and_shifted_weights, labelled_outputs
 from gduq.training.loop import FitSettings
+from gduq.training.rows import LabelledOutputs, clean_and_shifted_weights, labelled_outputs
 
 __all__ = ["choose", "fit_mixture_weights", "mixture_weights"]
 
@@ -234,10 +232,7 @@ def _plans(plain: Network, graph: Graph) -> list[tuple[str, float, Recipe]]:
     """How to train on, by what the rows are, with anchors at places that the network has."""
     trunk, chain, plans = plain.trunk, as_chain(plain.net), _OF_GRAPHS
     if trunk is not None and trunk.row_kind != "graph":
-        if chain is None:
-            layers = len(trace(plain.net, graph, plain.call).layers)
-        else:
-            layers = sum(isinstance(point, int) for point in chain.points) + 1
+        layers = len(trace(plain.net, graph, plain.call).layers if chain is None else chain.layers)
         plans = _OF_ROWS[: 2 if layers > 2 else min(layers, 1)]
     elif chain is None:
         # What a network of one's own makes of its input first may be an embedding of categories.

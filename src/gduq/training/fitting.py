@@ -15,47 +15,44 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch_geometric.loader import DataLoader
 
-from gduq._torch import derived, isolated, seed_all
+from gduq._torch import derived, device_of_model, isolated, seed_all
 from gduq.errors import InputError, warn_user
-from gduq.graphs import Graph, Graphs, View, on_device
+from gduq.graphs import Batches, Graph, Graphs, View, on_device
 from gduq.models.network import as_predictor
 from gduq.models.predictor import CachedRows, Calibrate, Predictor
 from gduq.ood.nearest import Novelty
 from gduq.ood.trust import Evidence, Trust
 from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
-from gduq.prediction.predicting import device_of_model
 from gduq.shifts.corruptions import shifted_copies
 from gduq.tracing.call import Call
 from gduq.tracing.trunk import Trunk
-from gduq.training.batches import (
-    Batches,
+from gduq.training.loop import Checkpoint, FitSettings, History, Learner, signature, train
+from gduq.training.rows import (
     InferTarget,
+    LabelledOutputs,
+    TrunkRows,
     as_batches,
+    clean_and_shifted_weights,
     described,
     even_size,
+    fit_on_rows,
+    labelled_outputs,
     labels,
     packed,
     random_batches,
+    read_rows,
+    trunk_rows,
     truths,
     warn_of_overlap,
 )
-from gduq.training.heads import (
-    LabelledOutputs,
-    TrunkRows,
-    clean_and_shifted_weights,
-    fit_on_rows,
-    labelled_outputs,
-    over_graphs,
-    run_trunk,
-)
-from gduq.training.loop import Checkpoint, FitSettings, History, Learner, signature, train
 
 __all__ = ["Fit", "GraphLearner", "affordable", "fit", "fit_with_novelty", "warn_of_doubts"]
 
 _FEW = 20  # validation rows below which a temperature says little
 _ENOUGH = 256  # rows that show the units of a network
+_MOST = 20_000  # rows that novelty looks at
 _OUTSIDE = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
-_MOST_EPOCHS, _PATIENCE, _FEW_EPOCHS = 100, 10, 20  # of a frozen network, where none were given
+_OPEN_ENDED = 100, 10, 20  # epochs and patience of a frozen network, epochs without validation rows
 
 
 def fit(
@@ -201,14 +198,9 @@ class Fit:
         calibrated, and knows no novelty.
         """
         start, device, before = time.perf_counter(), device_of_model(model), model.target
-        rows: TrunkRows | None = None
         try:
             with isolated(device):
-                if model.parts:
-                    history = self._parts(model, resume)
-                else:
-                    model.locate(self.first_graph(device))
-                    history, rows = self._train(model, resume)
+                history, rows = (self._parts if model.parts else self._train)(model, resume)
                 train, val, copies = rows or (self.train, self.val, self.shifted_copies())
                 sets = finish_model(model, train, val, copies, self.settings)
         except BaseException as error:
@@ -232,7 +224,7 @@ class Fit:
         """The same with other settings."""
         return replace(self, settings=replace(self.settings, **changes))
 
-    def _parts(self, model: Predictor, resume: Path | None) -> History:
+    def _parts(self, model: Predictor, resume: Path | None) -> tuple[History, None]:
         """What a model is made of, one after the other."""
         histories = []
         for i, (name, part) in enumerate(model.parts.items()):
@@ -240,24 +232,23 @@ class Fit:
             histories.append(own.run(part, resume and resume / name)[0])
         target = next(iter(model.parts.values())).target
         model.target = None if target is None else target.combined()
-        return History(members=tuple(histories))
+        return History(members=tuple(histories)), None
 
     def _train(self, model: Predictor, resume: Path | None) -> tuple[History, TrunkRows | None]:
         """A model that learns from graphs, or from the rows of a frozen trunk, which come back."""
+        model.locate(self.first_graph(device_of_model(model)))
         settings, trunk = self.settings, model.trunk
-        learned = {id(p) for p in model.parameters() if p.requires_grad}
-        if trunk is not None and trunk.has_head:
-            shared = self.copies is not None and settings.epochs == 0
-            if shared or learned.isdisjoint(map(id, trunk.parameters())):
-                if trunk not in self.seen:
-                    data = self.train, self.val, self.shifted_copies()
-                    self.seen[trunk] = run_trunk(trunk, *data, settings.most)
-                return fit_on_rows(model, self.seen[trunk], self.infer, settings, self.progress)
+        frozen = trunk is not None and not any(p.requires_grad for p in trunk.parameters())
+        shared = self.copies is not None and settings.epochs == 0
+        if trunk is not None and trunk.has_head and (frozen or shared):
+            if trunk not in self.seen:
+                rows = partial(trunk_rows, trunk, batch_size=settings.most)
+                held = None if self.val is None else rows(self.val)
+                copies = [rows(copy) for copy in self.shifted_copies()]
+                self.seen[trunk] = rows(self.train, name="train"), held, copies
+            return fit_on_rows(model, self.seen[trunk], self.infer, settings, self.progress)
         if settings.epochs is None and model.frozen:  # until validation rows end it
-            epochs, patience = _FEW_EPOCHS, settings.patience
-            if self.val is not None:
-                epochs, patience = _MOST_EPOCHS, patience or _PATIENCE
-            settings = replace(settings, epochs=epochs, patience=patience)
+            settings = settings.open_ended(self.val is not None, *_OPEN_ENDED)
         learner = GraphLearner(model, replace(self, settings=settings))
         checkpoint = None if resume is None else Checkpoint(resume, learner.identity())
         (history,) = train(learner, self.progress, checkpoint)
@@ -276,22 +267,22 @@ class GraphLearner(Learner):
     """
 
     def __init__(self, model: Predictor, fit: Fit) -> None:
-        self.model, self.train, self.val, settings = model, fit.train, fit.val, fit.settings
+        self.model, self.train, self.val = model, fit.train, fit.val
+        self.settings = settings = fit.settings
         if settings.epochs is None:
-            raise InputError(
-                "epochs=, how long to train",
-                "none",
+            do = (
                 "Only a head on a frozen network (gduq.anchor(net), without at=) needs none. Pass "
-                "epochs=100, for example, or epochs=0 to calibrate a trained model as it is.",
+                "epochs=100, for example, or epochs=0 to calibrate a trained model as it is."
             )
+            raise InputError("epochs=, how long to train", "none", do)
         self.device = device_of_model(model)
         self.keeps_start = self.warms_up = model.starts_trained
         seed_all(derived(settings.seed, _OUTSIDE))
         self.y, self.y_val = truths(self.train), None if self.val is None else truths(self.val)
         model.set_temperature(1.0, None)  # epochs are compared without one
-        self.probe = self._some_batches(max(1, model.num_anchors), settings)
+        self.probe = self._some_batches(max(1, model.num_anchors))
         model.init_anchors(self.probe)
-        self.target = model.target = fit.infer(self._sample(settings))
+        self.target = model.target = fit.infer(self._sample())
         model.check_target()
         with torch.no_grad():
             model.sample(self.probe[0])  # logits are looked at, now that they are some
@@ -307,26 +298,20 @@ class GraphLearner(Learner):
         found |= {"train": described(self.train, self.y), "val": val}
         return found | {"target": self.target.spec(), "model": signature(self.model)}
 
-    def _some_batches(self, rows: int, settings: FitSettings) -> list[Graph]:
-        generator = torch.Generator().manual_seed(derived(settings.seed, _OUTSIDE))
-        found = random_batches(self.train, rows, max(settings.batch_size, rows), generator)
-        return [on_device(graph, self.device) for graph in found]
+    def _some_batches(self, rows: int) -> list[Graph]:
+        size, seed = max(self.settings.batch_size, rows), derived(self.settings.seed, _OUTSIDE)
+        return [on_device(g, self.device) for g in random_batches(self.train, rows, size, seed)]
 
-    def _sample(self, settings: FitSettings) -> TargetSample:
+    def _sample(self) -> TargetSample:
         """What shows what the outputs of the model mean: many rows show the units of a network."""
-        model, before = self.model, self.model.target
-        stays = settings.epochs == 0 or model.frozen  # it is not trained any more
-
-        def answer(graph: Graph) -> Sequence[Tensor]:
-            outputs = model.sample(graph).mean(dim=0)
-            return outputs, labels(graph, outputs.size(0))
-
+        model, before, some = self.model, self.model.target, self._some_batches(_ENOUGH)
+        stays = self.settings.epochs == 0 or model.frozen  # it is not trained any more
         try:
             model.target = Values()  # nothing is known: these are the bare outputs
-            outputs, truth = over_graphs(model, self._some_batches(_ENOUGH, settings), answer)
+            found = read_rows(model, self.train, some, model.forward_samples, False)
         finally:
             model.target = before
-        return TargetSample(self.y, outputs, truth, stays, model.bounded)
+        return TargetSample(self.y, found.outputs.mean(dim=0), found.y, stays, model.bounded)
 
     def batches(self, epoch: int) -> Iterator[Graph]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch))
@@ -394,14 +379,15 @@ def finish_model(
             if changed:
                 value = affordable(target, clean, value)
             model.set_temperature(value, "shifted" if changed else "clean")
-    one, two = (torch.Generator().manual_seed(settings.seed) for _ in range(2))
-    if not isinstance(train, CachedRows):
-        h, structure = labelled_outputs(model, train, size, True, one)[3:]
+    if not isinstance(train, CachedRows):  # some rows from all over: data may be sorted
+        some, read = random_batches(train, _MOST, size, settings.seed), model.forward_samples
+        h, structure = read_rows(model, train, some, partial(read, features=True), True)[3:]
     else:
         h, structure = train.h, train.structure
     if h is not None:  # a model with representations
         near, near_structure = sets[0][3:] if sets else (None, None)
-        model.novelty.fit(h, near, two, structure, near_structure)
+        generator = torch.Generator().manual_seed(settings.seed)
+        model.novelty.fit(h, near, generator, structure, near_structure)
         if model.calibration is not None:
             fit_with_novelty(model, sets)
     return sets

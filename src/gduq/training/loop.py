@@ -13,7 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,12 @@ class FitSettings:
                 words = "above 0" if low else "of 0 or more"
                 raise InputError(f"{name} as a number {words}", repr(value))
 
+    def open_ended(self, validated: bool, most: int, patience: int, blind: int) -> FitSettings:
+        """Where nobody says how long: until validation rows end it or, without any, ``blind``
+        epochs."""
+        epochs, stop = (most, self.patience or patience) if validated else (blind, self.patience)
+        return replace(self, epochs=epochs, patience=stop)
+
     def lr_at(self, epoch: int) -> float:
         r"""The learning rate in an epoch (from 1): :math:`lr \cdot \gamma^{\#\{m < epoch\}}`."""
         lr = 1e-3 if self.lr is None else self.lr
@@ -113,8 +119,7 @@ class Learner(ABC):
         learned = [p for p in parameters if p.requires_grad]
         if not learned:
             raise InputError("a network with parameters to train", "none that requires_grad")
-        lr, decay = settings.lr_at(0), settings.weight_decay
-        self.settings = settings
+        self.settings, lr, decay = settings, settings.lr_at(0), settings.weight_decay
         self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
 
     @abstractmethod
@@ -166,12 +171,11 @@ class Checkpoint:
         start = time.perf_counter()
         if start < self._due and not now:
             return
-        content = asdict(run) | {"last": learner.state()}
-        content["optimizer"] = learner.optimizer.state_dict()
+        last = {"last": learner.state(), "optimizer": learner.optimizer.state_dict()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(self.path) as temporary:
-                torch.save({"identity": self.identity, "run": content}, temporary)
+                torch.save({"identity": self.identity, "run": vars(run) | last}, temporary)
         except (OSError, RuntimeError) as error:  # torch has an error of its own for a full disk
             do = "An earlier one is intact: make room and run again to go on from it."
             raise InputError(f"to write the checkpoint {self.path}", error, do) from error
@@ -275,11 +279,9 @@ def _train_epoch(learner: Learner, number: int) -> list[dict[str, float]]:
     finite = all(map(math.isfinite, means)) and all(bool(p.isfinite().all()) for p in learned)
     figures = (learner.validate() if finite else []) or [{}] * learner.size
     if not finite or not all(math.isfinite(value) for each in figures for value in each.values()):
-        raise InputError(
-            "a training loss and weights that stay finite",
-            f"a loss of {max(means)} in epoch {number}",
-            f"Use a learning rate below {lr:g}, or rescale the features.",
-        )
+        got = f"a loss of {max(means)} in epoch {number}"
+        do = f"Use a learning rate below {lr:g}, or rescale the features."
+        raise InputError("a training loss and weights that stay finite", got, do)
     known = {"lr": lr, "seconds": (time.perf_counter() - started) / learner.size}
     pairs = zip(means, figures, strict=True)
     return [{"epoch": number, "loss": loss, **known, **each} for loss, each in pairs]
@@ -293,8 +295,7 @@ def signature(model: nn.Module) -> str:
         plain = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str))}
         shown = sorted((k, v) for k, v in plain.items() if k[0] != "_" and k != "training")
         known.append((name, type(module).__qualname__, shown))
-    for name, p in model.named_parameters():
-        known.append((name, str(p.dtype), list(p.shape), p.requires_grad))
+    known += [(n, str(p.dtype), [*p.shape], p.requires_grad) for n, p in model.named_parameters()]
     name = type(getattr(model, "net", model)).__name__  # of what a plain network is wrapped in
     return f"{name} ({short_hash(known)})"
 
