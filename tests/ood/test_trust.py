@@ -90,7 +90,7 @@ def test_what_distance_tells_is_fitted_and_never_raises_trust(sign):
 def test_excess_is_zero_for_most_rows_and_grows_without_end():
     train, val = randn(500, 8, seed=8), randn(400, 8, seed=9)
     novelty = Novelty().fit(train, val, seeded(0))
-    excess = novelty.excess(torch.cat([val, 5 * val, 500 * val])).view(3, -1)
+    excess = novelty.how_far(torch.cat([val, 5 * val, 500 * val]))[:, 1].view(3, -1)
     assert (excess[0] == 0).double().mean() == pytest.approx(0.75, abs=0.01)
     assert (excess.diff(dim=0) > 0).all()
     assert excess[2].mean() - excess[1].mean() == pytest.approx(4.6, abs=0.5)  # log 100
@@ -99,7 +99,7 @@ def test_excess_is_zero_for_most_rows_and_grows_without_end():
 def test_rows_that_repeat_have_an_excess():
     rows = torch.eye(4, dtype=torch.float64).repeat(30, 1)
     novelty = Novelty().fit(rows, rows[:40], seeded(0))
-    near, far = novelty.excess(torch.cat([rows[:4], 9 * rows[:4]])).view(2, -1)
+    near, far = novelty.how_far(torch.cat([rows[:4], 9 * rows[:4]]))[:, 1].view(2, -1)
     assert (near == 0).all()
     assert ((far > 0) & far.isfinite()).all()
 

@@ -146,9 +146,9 @@ class Predictor(nn.Module, ABC):
         found, ranks, far = self.forward_samples(graph, features=features or needed), None, None
         if needed and found.features is not None:
             structure = structure_of(graph, self.row_kind)
-            ranks = self.novelty(found.features, structure)
-            if novelty and self.trust.fitted:
-                far = self.novelty.how_far(found.features, structure)
+            excess = novelty and self.trust.fitted
+            ranks, how_far = self.novelty.look(found.features, structure, excess)
+            far = how_far if excess else None
         outputs = self.calibrated(found.outputs, found.weights, ranks)
         return found._replace(outputs=outputs), ranks, far
 

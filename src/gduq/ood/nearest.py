@@ -159,53 +159,55 @@ class Novelty(AnySize):
             self.ranks = self._larger(self._nearer(far), odd).sort().values
         return self
 
-    @torch.no_grad()
     def forward(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
         """Novelty ``[m]`` of rows ``[m, d]``, dense or sparse CSR.
 
         Their ``structure`` ``[m, s]`` counts where that of training rows is known.
         """
+        return self.look(rows, structure, excess=False)[0]
+
+    def how_far(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
+        """What `Trust` goes by ``[m, 2]``: the logarithm of :math:`D(h)` in units of the median of
+        validation rows (of next to no distance that of a thousandth), and the excess.
+
+        That is, in logarithms, the ratio of the mean Euclidean distance to that which three quarters
+        of validation rows keep, and the factor by which structure is farther, both at least 1.
+        """
+        return self.look(rows, structure)[1]
+
+    @torch.no_grad()
+    def look(
+        self, rows: Tensor, structure: Tensor | None = None, excess: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Novelty, and `how_far` (unless the ``excess`` is not wanted), in one go."""
         if not self.fitted:
             raise NotFittedError(
                 "a fitted novelty", "one without training rows", "Call fit(train, val, generator)."
             )
         if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
             raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
-        count, twice = self._nearer(self._far(rows)), 2 * self.distances.numel()
+        far, twice = self._far(rows), 2 * self.distances.numel()
+        count, odd = self._nearer(far), None
         share = count.double() / twice
         if structure is not None and self.reads_structure:
             if structure.shape != (rows.size(0), self.structure.size(1)):
                 wanted = f"structure of shape [{rows.size(0)}, {self.structure.size(1)}]"
                 raise InputError(wanted, list(structure.shape))
-            count = self._larger(count, structure_distance(structure, self.structure))
+            odd = structure_distance(structure, self.structure)
+            count = self._larger(count, odd)
             both = below(self.ranks, count) + below(self.ranks, count, equal=True)
             rank = both.double() / twice
             share = rank + _ORDER * (share - rank)
-        return share.to(torch.promote_types(rows.dtype, torch.float32))
-
-    @torch.no_grad()
-    def excess(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
-        r"""By how much rows are farther from the training data than usual ``[m]``, in logarithms.
-
-        The ratio of the mean Euclidean distance to the k nearest to that which three quarters of
-        the validation rows keep, and the factor by which structure is farther, both at least 1.
-        Unlike novelty it still grows where no validation row has been.
-        """
-        apart = self._mean_distance(rows, _euclidean) / self.usual[0].double()
-        ratio = apart.log().clamp_min(0.0)
-        if structure is not None and self.reads_structure:
-            odd = structure_distance(structure, self.structure)
-            ratio = ratio + (odd - self.usual[1].double()).clamp_min(0.0)
-        return ratio
-
-    @torch.no_grad()
-    def how_far(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
-        """What `Trust` goes by ``[m, 2]``: the logarithm of :math:`D(h)` in units of the median of
-        validation rows (of next to no distance that of a thousandth), and `excess`."""
+        novelty = share.to(torch.promote_types(rows.dtype, torch.float32))
+        if not excess:
+            return novelty, far
         usual = self.distances[len(self.distances) // 2].double()
         usual = usual.where(usual > 0, self.distances.mean().double().clamp_min(_SAME))
-        log = (self._far(rows) / usual + _LEAST).log()
-        return torch.stack([log, self.excess(rows, structure)], dim=1)
+        apart = self._mean_distance(rows, _euclidean) / self.usual[0].double()
+        beyond = apart.log().clamp_min(0.0)
+        if odd is not None:
+            beyond = beyond + (odd - self.usual[1].double()).clamp_min(0.0)
+        return novelty, torch.stack([(far / usual + _LEAST).log(), beyond], dim=1)
 
     def _nearer(self, far: Tensor) -> Tensor:
         """How many validation rows have a smaller distance ``[m]``, times 2; ties count 1."""

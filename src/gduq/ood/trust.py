@@ -3,7 +3,7 @@ r"""Trust: the probability that an answer is right.
 A model says itself how sure it is: of the class it names, of yes or no, of an error within a
 tolerance. How far a row is from the training data tells more. With :math:`p` what the model says,
 :math:`q` what chance gives, :math:`d` the logarithm of the distance that novelty ranks
-(`Novelty.how_far`) and :math:`x` by how much a row is farther than usual (`Novelty.excess`),
+(`Novelty.how_far`) and :math:`x` by how much a row is farther than usual (its excess there),
 
 .. math::
     \mathrm{trust} = q + (1 - q)\,
