@@ -170,8 +170,8 @@ class Novelty(AnySize):
         """What `Trust` goes by ``[m, 2]``: the logarithm of :math:`D(h)` in units of the median of
         validation rows (of next to no distance that of a thousandth), and the excess.
 
-        That is, in logarithms, the ratio of the mean Euclidean distance to that which three quarters
-        of validation rows keep, and the factor by which structure is farther, both at least 1.
+        That is, in logarithms, the ratio of the mean Euclidean distance to that which three
+        quarters of validation rows keep, and the factor by which structure is farther (at least 1).
         """
         return self.look(rows, structure)[1]
 

@@ -226,6 +226,8 @@ class Prediction(ABC):
 
     def to(self, device: torch.device | str) -> Self:
         """The same prediction on another device; the weights go where the samples are."""
+        if self.samples.device == torch.device(device):
+            return self
         return self._changed(self.samples.to(device), lambda rows: rows.to(device))
 
     def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Self:
@@ -243,6 +245,8 @@ class Prediction(ABC):
         kinds = sorted({(type(p).__name__, p.num_samples, p.samples.size(2)) for p in parts})
         if len(kinds) != 1:
             raise InputError("predictions of one kind with equal K and C", kinds or "none")
+        if len(parts) == 1:
+            return parts[0]
         joined: dict[str, Any] = {"samples": torch.cat([p.samples for p in parts], dim=1)}
         for name in {f.name for f in fields(parts[0])} - {"samples"}:
             found = [getattr(p, name) for p in parts]
