@@ -20,7 +20,7 @@ CAPS = {
     "calibration": 1100,
     "cli": 1050,
     "conformal": 650,
-    "data": 1788,  # to come down to 1700
+    "data": 1700,
     "evaluation": 650,
     "graphs": 1200,
     "metrics": 1300,

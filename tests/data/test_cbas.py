@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 import torch
 
-from gduq.data.cbas import load_cbas
+from gduq.data.generated import load_cbas
 from gduq.errors import InputError
 
 SIZES = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from gduq.data.laplacian import add_laplacian
+from gduq.data.generated import add_laplacian
 from gduq.errors import InputError
 from gduq.graphs.packed import Packed
 
@@ -66,7 +66,7 @@ def test_repeated_eigenvalues_span_the_same_space_whatever_the_numbering():
 
 
 def test_many_graphs_at_once(monkeypatch):
-    monkeypatch.setattr("gduq.data.laplacian._ENTRIES", 10)  # a few at a time
+    monkeypatch.setattr("gduq.data.generated._ENTRIES", 10)  # a few at a time
     graphs = [
         Data(x=torch.ones(n, 1), edge_index=connected(n, 2, seed=n), y=0) for n in (3, 9, 3, 5, 2)
     ]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from networkx.algorithms.isomorphism import is_isomorphic
 
-from gduq.data import motif as motif_graphs
-from gduq.data.laplacian import add_laplacian
-from gduq.data.motif import BASES, MOTIFS, MotifRecipe, build_motif, draw_recipe, load_motif
+from gduq.data import add_laplacian
+from gduq.data import generated as motif_graphs
+from gduq.data.generated import BASES, MOTIFS, MotifRecipe, build_motif, draw_recipe, load_motif
 from gduq.errors import InputError
 from gduq.graphs import Packed
 

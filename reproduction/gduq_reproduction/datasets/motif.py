@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gduq.data import Splits, View
-from gduq.data.laplacian import add_laplacian
-from gduq.data.motif import MOTIFS, build_motif, draw_recipe
+from gduq.data import Splits, View, add_laplacian
+from gduq.data.generated import MOTIFS, build_motif, draw_recipe
 from gduq.shifts.cuts import make_splits
 from gduq_reproduction.datasets.raw import Root
 

@@ -7,7 +7,7 @@ from gduq import lazy_names
 if TYPE_CHECKING:
     from gduq.data.catalog import load, names
     from gduq.data.files import read, save, stream
-    from gduq.data.laplacian import add_laplacian
+    from gduq.data.generated import add_laplacian
     from gduq.graphs import Packed, Splits, View
 
 __all__ = ["Packed", "Splits", "View", "add_laplacian", "load", "names", "read", "save", "stream"]
@@ -18,7 +18,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "gduq.data.catalog": "load names",
         "gduq.data.files": "read save stream",
-        "gduq.data.laplacian": "add_laplacian",
+        "gduq.data.generated": "add_laplacian",
         "gduq.graphs": "Packed Splits View",
     },
 )

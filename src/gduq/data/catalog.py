@@ -1,8 +1,5 @@
-"""Datasets by name: `load`, and who may add names.
-
-gduq generates Motif and CBAS. A package adds datasets with an entry point of the group
-``gduq.datasets``: a mapping from names to `Family`. Those of the paper come so.
-"""
+"""Datasets by name. gduq generates Motif and CBAS; a package adds others, as those of the paper,
+with an entry point of the group ``gduq.datasets``: a mapping from names to `Family`."""
 
 from __future__ import annotations
 
@@ -60,7 +57,7 @@ def load(
     family = find(name)
     seed = check_int("seed", seed, least=0)
     limit = None if limit is None else check_int("limit", limit)
-    return limit_splits(family.load(name.split("/"), root, seed, limit), limit, seed)
+    return limit_splits(family.load(name.split("/"), root, seed, limit), limit, seed, None)
 
 
 def cache_root(root: str | Path | None = None) -> Path:
@@ -90,8 +87,7 @@ def names() -> tuple[str, ...]:
 
 
 def _generate(name: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.data.cbas import load_cbas
-    from gduq.data.motif import load_motif
+    from gduq.data.generated import load_cbas, load_motif
 
     if name[0] == "cbas":
         return load_cbas(name[2], seed)
@@ -126,9 +122,7 @@ def find(name: str) -> Family:
     raise InputError("the name of a dataset", repr(name), do)
 
 
-def limit_splits(
-    splits: Splits, limit: int | None, seed: int, target: Target | None = None
-) -> Splits:
+def limit_splits(splits: Splits, limit: int | None, seed: int, target: Target | None) -> Splits:
     """``limit`` rows in all splits together: each in proportion, and so its classes (of values,
     its fifths); ``target`` is what the targets are, where that is known."""
     if limit is None:

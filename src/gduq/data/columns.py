@@ -1,9 +1,9 @@
 """The columns of a table: which one is meant, what they are, and the truth ``y`` of each row.
 
-Unasked, the SMILES are the column called so, or else the only one with "smiles" in its name, or
-else the only one that RDKit reads; the target is the only other column of numbers (a few odd fields
-apart), or of words under a name such as "class" or "activity". Columns that count rows, or are
-called "id", "batch", "date" and so on, are passed over; where two are left, the user is asked.
+Unasked, the SMILES are the column called so, the only one with "smiles" in its name, or the only
+one that RDKit reads; the target is the only other column of numbers (a few odd fields apart), or of
+words under a name such as "class". Columns that count rows, or are called "id", "date" and so on,
+are passed over; where two are left, the user is asked.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def resolve_columns(path: object, names: Sequence[str], wanted: Iterable[str]) -
 
 
 def _shown(names: Sequence[str]) -> str:
-    """The columns in a sentence; of many the first."""
     return f"Columns: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
 
 
@@ -108,7 +107,14 @@ def find_columns(
     first = table.frame.iloc[:_FIRST]
     free = [Column(first[n], table.commas) for n in names if names.count(n) == 1 and n not in used]
     known = [n for n in names if n not in used or (n in targets and n != chosen)]
-    found = resolve_columns(path, known, targets) or (_only_target(path, free),)
+    found = resolve_columns(path, known, targets)
+    found = found or tuple(column.name for column in free if column.can_be_target)
+    if not targets and len(found) != 1:
+        got, do = "no column that is clearly one", _shown([column.name for column in free])
+        if found:
+            got = f"{len(found)} columns that could be one: {', '.join(found[:20])}"
+            do = f"Type --target {shlex.quote(found[0])}; repeat it, or --target 'A*', for several."
+        raise InputError(f"--target, the column of {path} to learn", got, do)
     for name in found:
         column = Column(table.frame[name], table.commas)
         column.check(path, task)
@@ -147,22 +153,9 @@ def find_smiles(table: Table, given: str | None = None) -> str:
     raise InputError(f"one column of SMILES in {table.path}", ", ".join(found) or "none", do)
 
 
-def _only_target(path: object, columns: Sequence[Column]) -> str:
-    """The one column that can only be the target."""
-    found = [column.name for column in columns if column.can_be_target]
-    if len(found) == 1:
-        return found[0]
-    got, do = "no column that is clearly one", _shown([column.name for column in columns])
-    if found:
-        got = f"{len(found)} columns that could be one: {', '.join(found[:20])}"
-        do = f"Type --target {shlex.quote(found[0])}; repeat it, or --target 'A*', for several."
-    raise InputError(f"--target, the column of {path} to learn", got, do)
-
-
 class Column:
-    """What the fields of one column are: ``values`` are the finite numbers, else NaN; ``words`` the
-    fields that are neither a number nor ``missing``. With ``commas`` numbers may have decimal
-    commas; ``unclear`` is what may be numbers that cannot be read."""
+    """What the fields of one column are: ``values`` are finite numbers (with decimal ``commas``) or
+    NaN, ``words`` neither numbers nor ``missing``, ``unclear`` numbers that cannot be read."""
 
     def __init__(self, fields: pd.Series[str], commas: bool = False) -> None:
         import pandas as pd
@@ -230,15 +223,12 @@ def parse_targets(
 ) -> Targets:
     """What some target columns mean: `Targets`.
 
-    * ``"classes"``, one column: whole numbers, or words, numbered in ascending order; words that
-      differ in case and blanks are one class, with a warning. With ``class_names`` every field must
-      be one of them; ``()`` means names as found.
-    * ``"labels"``: 0, 1 and, where a field is empty, NaN.
-    * ``"values"``: numbers; of one column an empty field is a flaw.
-
-    "NA" and "NaN" are empty fields, unless ``class_names`` has them. Without ``task`` a column of
-    words holds classes; what numbers are says `gduq.prediction.infer_target`, as everywhere.
-    ``commas``: numbers may have decimal commas.
+    ``"classes"`` are one column of whole numbers, or of words, numbered in ascending order; words
+    that differ in case and blanks are one class, with a warning. With ``class_names`` every field
+    must be one of them; ``()`` means names as found. ``"labels"`` are 0, 1 and, where a field is
+    empty, NaN. ``"values"`` are numbers, which may have decimal ``commas``; an empty field of one
+    column is a flaw. "NA" and "NaN" are empty, unless ``class_names`` has them. Without ``task``
+    words are classes; `gduq.prediction.infer_target` says what numbers are.
 
     Example:
         >>> import pandas as pd
@@ -284,7 +274,6 @@ def parse_targets(
 
 
 def _parse_classes(column: Column, names: tuple[str, ...]) -> Targets:
-    """The class of each field, in the order of the names if there are some."""
     import torch
 
     fields, values = column.fields, column.values

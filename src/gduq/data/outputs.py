@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from pathlib import Path
+from typing import Any
 
-from gduq._io import atomic_path
+from gduq._io import atomic_path, to_json
 from gduq.errors import InputError
 
 __all__ = ["TABLES", "Reject", "check_new", "check_output", "check_outputs", "check_rejects",
-           "printable", "rejects_path", "safe_cell", "write_rejects"]  # fmt: skip
+           "printable", "rejects_path", "safe_cell", "write_rejects", "write_rows"]  # fmt: skip
 
 TABLES = (".parquet", ".csv", ".jsonl")
+_TEXT: Any = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
 _COLUMNS = ("file", "row", "line", "reason", "text")  # of a list of rejects
 _OTHER = "Choose another name."
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def safe_cell(text: str) -> str:
@@ -60,10 +61,8 @@ def check_new(
     endings: tuple[str, ...] = (),
     reads: Iterable[Path | None] = (),
 ) -> None:
-    """Raise `InputError` unless a file (if any) can be written here and nothing is lost by it.
-
-    One that is there may be replaced with ``force``, one among ``reads`` never.
-    """
+    """Raise `InputError` unless a file (if any) can be written here and nothing is lost by it. One
+    that is there may be replaced with ``force``, one among ``reads`` never."""
     if path is None:
         return
     check_outputs({"the output": path}, reads)
@@ -89,7 +88,6 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) ->
 
 
 def _same(one: Path, two: Path) -> bool:
-    """Whether two paths are one file, by name or in another spelling."""
     same = one.resolve() == two.resolve()
     return same or (one.exists() and two.exists() and one.samefile(two))
 
@@ -113,8 +111,7 @@ def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
 
 
 def check_rejects(path: Path) -> None:
-    """Raise unless the rows that are left out can be listed here: a file that is there and is no
-    such list is somebody's own."""
+    """Raise unless rejects can be listed here: a file that is no such list is somebody's own."""
     check_output(path, ())
     header = ",".join(_COLUMNS).encode()
     if path.exists() and not (path.is_file() and path.read_bytes().startswith(header)):
@@ -125,11 +122,39 @@ def check_rejects(path: Path) -> None:
 def write_rejects(path: Path, rejects: Iterable[tuple[object, int, Reject]]) -> None:
     """A CSV file of the rows that were left out, each with its file and number. Without any there
     is no file; a list of an earlier call is then emptied."""
-    lines = [[file, row, one.line or "", one.reason, one.text] for file, row, one in rejects]
-    if not lines and not path.exists():
-        return
-    with (
-        atomic_path(path) as part,
-        part.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
-    ):
-        csv.writer(file).writerows([safe_cell(str(cell)) for cell in x] for x in (_COLUMNS, *lines))
+    lines = [(str(file), row, one.line or "", one.reason, one.text) for file, row, one in rejects]
+    if lines or path.exists():
+        with atomic_path(path) as temporary, temporary.open("w", **_TEXT) as file:
+            csv.writer(file).writerows([*map(_cell, line)] for line in (_COLUMNS, *lines))
+
+
+def write_rows(path: Path, parts: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    """Write rows of equal columns, some at a time, to a file that is there when it is complete:
+    parquet, CSV (a list is a JSON list in one field, no text is a formula) or JSON lines."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ending, parts = check_output(path).suffix, iter(parts)
+    with atomic_path(path) as temporary:
+        if ending == ".parquet":
+            first = next(parts)
+            kinds = pa.Table.from_pylist(first).schema  # a column of nothing may hold texts later
+            kinds = [k.with_type(pa.string()) if pa.types.is_null(k.type) else k for k in kinds]
+            with pq.ParquetWriter(temporary, schema := pa.schema(kinds)) as writer:
+                for rows in chain([first], parts):
+                    writer.write_table(pa.Table.from_pylist(rows, schema))
+            return
+        with temporary.open("w", **_TEXT) as file:
+            for rows in parts:
+                if ending == ".jsonl":
+                    file.writelines(f"{to_json(row, indent=None)}\n" for row in rows)
+                    continue
+                head = [] if file.tell() else [list(rows[0])]
+                lines = [*head, *(list(row.values()) for row in rows)]
+                csv.writer(file).writerows([*map(_cell, line)] for line in lines)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return safe_cell(value) if isinstance(value, str) else value

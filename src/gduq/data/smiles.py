@@ -1,8 +1,5 @@
-"""Graphs, scaffolds and pictures of SMILES texts, made by RDKit in a process of its own.
-
-A text of 300 characters can keep RDKit busy for hours, and nothing in the same process could stop
-it: it holds Python's lock. So another process works, which imports nothing else, with a clock.
-"""
+"""Graphs, scaffolds and pictures of SMILES texts, made by RDKit in a process of its own, with a
+clock: 300 characters can keep RDKit busy for hours, and it holds Python's lock."""
 
 from __future__ import annotations
 
@@ -34,8 +31,7 @@ _MOST_DRAWN = 200  # atoms: drawing takes more than linear time
 
 
 def molecules(texts: Sequence[str]) -> list[Data | str]:
-    """Per SMILES text its graph as PyG's ``from_smiles`` makes it, with floats as features, or why
-    there is none.
+    """Per SMILES text its graph as of PyG's ``from_smiles``, in floats, or why there is none.
 
     Example:
         >>> ethanol, other = molecules(["CCO", "nonsense"])
@@ -131,11 +127,10 @@ class RDKitProcess:
             self._pipe, other = Pipe()
             quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
             with other:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _START.format(sys.path, other.fileno())],
-                    pass_fds=[other.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
-                    **quiet,  # type: ignore[call-overload]
+                command = [sys.executable, "-c", _START.format(sys.path, other.fileno())]
+                # Ctrl-C is for the caller, who then ends this one
+                self._process = subprocess.Popen(  # type: ignore[call-overload]
+                    command, pass_fds=[other.fileno()], start_new_session=True, **quiet
                 )
             self._pipe.recv()  # it has imported RDKit
         return self._pipe
@@ -149,7 +144,6 @@ class RDKitProcess:
 
 
 def _graph(text: str, molecule: bytes) -> Data | str:
-    """The graph that PyG makes of a molecule."""
     from rdkit.Chem import Mol
     from torch_geometric.utils.smiles import from_rdmol
 
@@ -199,7 +193,6 @@ def _molecule(text: str) -> Mol:
 
 
 def _draw(molecule: Mol) -> str:
-    """A molecule as an SVG picture."""
     from rdkit.Chem.Draw import rdMolDraw2D
 
     if molecule.GetNumAtoms() > _MOST_DRAWN:

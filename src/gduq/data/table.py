@@ -1,7 +1,5 @@
-"""Tables: the one place where a file of rows is read, whatever its format.
-
-What a column means and holds is decided in `gduq.data.columns`.
-"""
+"""Tables: the one place where a file of rows is read, whatever its format, and the settings that a
+user's file tells. What a column means and holds is decided in `gduq.data.columns`."""
 
 from __future__ import annotations
 
@@ -12,38 +10,37 @@ import hashlib
 import json
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gduq._checks import check_enough, parse_dates
 from gduq._io import atomic_path
 from gduq.data.catalog import cache_root
-from gduq.data.columns import resolve_column
+from gduq.data.columns import find_columns, resolve_column, unit_of
 from gduq.data.outputs import Reject
 from gduq.errors import InputError, not_installed, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "check_source", "is_table", "read_table"]
+__all__ = ["Table", "check_source", "infer_columns", "is_table", "read_table", "source_digest"]
 
 _TEXTS = (".csv", ".tsv", ".txt")
 _RECORDS = (".smi", ".sdf", ".jsonl", ".parquet")
 _FIRST = 100  # lines that tell the separator
-_HINTS = dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it as CSV.") | dict.fromkeys(
-    (".pt", ".pth", ".pkl", ".pickle"),
-    "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path).",
-)
+_PICKLE = "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path)."
+_HINTS = dict.fromkeys((".xlsx", ".xls", ".ods"), "Save it as CSV.")
+_HINTS |= dict.fromkeys((".pt", ".pth", ".pkl", ".pickle"), _PICKLE)
 
 
 def _ending(path: str | Path) -> str:
     """How a name ends, in small letters; of a compressed file what is before ``.gz``."""
-    path = Path(path)
-    return Path(path.stem if path.suffix.lower() == ".gz" else path).suffix.lower()
+    return Path(str(path).lower().removesuffix(".gz")).suffix
 
 
 def is_table(path: str | Path) -> bool:
@@ -99,15 +96,14 @@ class Table:
 def read_table(path: str | Path) -> Table:
     """All rows of a table; those that are damaged are listed. A file is read once.
 
-    Fields of a text are parted by commas, semicolons, tabs or ``|``, whichever gives most lines as
-    many fields as there are names. Blank lines are no rows. A quote that is not closed refuses the
-    file: where it ends is not known. Molecules of an SDF file become SMILES.
+    Fields are parted by commas, semicolons, tabs or ``|``, whichever gives most lines as many as
+    there are names. Blank lines are no rows. A quote that is not closed refuses the file: where it
+    ends is not known. Molecules of an SDF file become SMILES.
     """
     path = check_source(path)
     if not is_table(path):
         raise InputError("a table", f"{path}, which has no columns")
-    state = path.stat()
-    return _read(path, state.st_mtime_ns, state.st_size)
+    return _read(path, path.stat().st_mtime_ns, path.stat().st_size)
 
 
 @lru_cache(maxsize=4)
@@ -135,9 +131,9 @@ def _read(path: Path, *state: int) -> Table:
 
 def _lines(path: Path, content: bytes) -> list[str]:
     """The lines of a text in UTF-8, or in UTF-16 that says so, or else in Latin-1."""
-    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
+        text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError:
         warn_user(f"{path.name} is no UTF-8; it is read as Latin-1 (Windows-1252).")
         text = content.decode("cp1252", "replace")
@@ -160,15 +156,13 @@ def _read_text(path: Path, lines: list[str]) -> Table:
     names = [name.strip() for name in next(reader, [])]
     rows, begins, rejects = dict[int, list[str]](), list[int](), dict[int, Reject]()
     while (line := reader.line_num + 1) <= len(lines):
-        row, flaw = list[str](), ""
         try:
             row = [field.strip() for field in next(reader)]
+            flaw = "" if len(row) == len(names) else f"{len(row)} fields instead of {len(names)}"
         except csv.Error as error:  # the reader goes on with the next line
-            flaw = str(error)
-        if not flaw and not any(row):
+            row = [flaw := str(error)]
+        if not any(row):
             continue
-        if not flaw and len(row) != len(names):
-            flaw = f"{len(row)} fields instead of {len(names)}"
         if flaw and reader.line_num > line:
             raise InputError(f"quotes that are closed in {path}", f"one in line {line} that is not")
         if flaw:
@@ -210,7 +204,43 @@ def _read_records(path: Path, content: bytes) -> list[dict[str, object]]:
 
 
 def _as_text(value: object) -> str:
-    """A value of a record as the field of a table."""
     if isinstance(value, (list, dict)):
         return json.dumps(value, default=str)
     return "" if value is None or value != value else str(value).strip()
+
+
+def source_digest(source: str | Path) -> str:
+    """16 hexadecimal digits of SHA-256 over a file."""
+    found = hashlib.sha256()
+    with check_source(source).open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()[:16]
+
+
+def infer_columns(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a user's own data (`gduq.runs.config.DataConfig`), with those that the file
+    tells filled in. Settings that were filled in before, which have a digest, stay."""
+    kind, _, column = (data["by"] or "random").partition("=")
+    if kind not in (("group", "time") if column else ("scaffold", "size", "random")):
+        raise InputError("--by scaffold, size, group=COLUMN, time=COLUMN or random", data["by"])
+    if data["digest"] is not None:
+        return dict(data)
+    path = check_source(data["source"]).resolve()
+    name, digest = data["name"] or path.name, source_digest(path)
+    found = {**data, "source": str(path), "name": name, "digest": digest}
+    if not is_table(path):
+        if data["smiles"] is not None or data["targets"]:
+            do = "Of graphs, all y is learnt."
+            raise InputError("--smiles and --target with a table", path.name, do)
+        return found
+    table, others, given = read_table(path), [column] if column else [], data["targets"]
+    smiles, targets, ids = find_columns(table, data["smiles"], given, others, data["task"])
+    check_enough(len(table.lines))
+    if kind == "time":
+        parse_dates(column, [field for field in table.column(column) if field])
+    units = data["units"] or tuple(unit_of(target)[1] for target in targets)
+    if len(units) != len(targets):
+        raise InputError(f"{len(targets)} units, one per target", len(units))
+    found |= {"smiles": smiles, "targets": targets, "ids": data["ids"] or ids}
+    return found | {"units": units if any(units) else ()}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gduq.data.source import infer_columns
+from gduq.data.table import infer_columns
 from gduq.errors import InputError, did_you_mean
 from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
 

@@ -17,7 +17,8 @@ from gduq._io import locked, write_json
 from gduq.bundle import describe, load_reference, save
 from gduq.bundle import load as load_bundle
 from gduq.data import Splits, View, load
-from gduq.data.source import OwnData, read_own, source_digest
+from gduq.data.files import OwnData, read_own
+from gduq.data.table import source_digest
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
 from gduq.evaluation.calibrated import Calibrated, full_graph
@@ -29,6 +30,13 @@ from gduq.training import History
 __all__ = ["RunFolder", "all_views", "data_of", "plan"]
 
 FINISHED = "finished"
+_ROLES = {
+    "train": "to learn from",
+    "id_val": "like training, to stop and calibrate by",
+    "id_test": "like training, to judge it at home",
+    "ood_val": "unlike training",
+    "ood_test": "unlike training, to judge it under shift",
+}
 Schema = TypeVar("Schema")
 _Split = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=.+-]+$")]  # a name of a file
 _load = lru_cache(maxsize=2)(load)  # for the next run of the same process
@@ -42,8 +50,7 @@ def data_of(config: RunConfig) -> OwnData:
         splits = _load(data.name, seed=data.seed, limit=data.limit)
         y = torch.cat([view.target for view in all_views(splits).values()])
         target = infer_target(y, len(splits.class_names) or None)
-        cut = tuple(f"{name:<9} {len(view)}" for name, view in splits)
-        found = OwnData(splits, target, by="", cut=cut, rejects=())
+        found = OwnData(splits, target, by="", rejects=())
     elif source_digest(data.source) == data.digest:
         found = read_own(**data.model_dump(exclude={"digest"}))
     else:
@@ -59,6 +66,7 @@ def data_of(config: RunConfig) -> OwnData:
 def plan(config: RunConfig) -> dict[str, object]:
     """What would be read, cut and trained: for `gduq train --dry-run`."""
     model, found = config.model, data_of(config)
+    noun = "molecules" if config.data.smiles else f"{found.splits.train.task}s"
     return {
         "description": found.splits.description,
         "cut by": found.by,
@@ -69,7 +77,7 @@ def plan(config: RunConfig) -> dict[str, object]:
         "network": f"{model.conv}, {model.num_layers} layers of {model.hidden_channels}",
         "method": config.method.kind,
         "epochs": config.training.epochs,
-        "cut": found.cut,
+        "cut": [f"{part:<9} {len(view)} {noun}, {_ROLES[part]}" for part, view in found.splits],
         "rejected": [str(reject) for _, reject in found.rejects],
     }
 

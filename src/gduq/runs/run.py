@@ -20,8 +20,8 @@ from gduq._io import locked, write_json
 from gduq.anchoring import Recipe, anchor
 from gduq.bundle import save
 from gduq.data import View
+from gduq.data.files import OwnData
 from gduq.data.outputs import write_rejects
-from gduq.data.source import OwnData
 from gduq.errors import InputError, warn_user
 from gduq.models import Ensemble, HeadEnsemble, LastLayerLaplace, Network, as_predictor
 from gduq.models.predictor import Predictor
