@@ -68,9 +68,8 @@ def motif_graphs(count: int = 2000) -> list[Data]:
     generator = torch.Generator().manual_seed(0)
     graphs = list(gduq.data.load("motif/basis/covariate", limit=2 * count).train.graphs)[:count]
     features = [torch.randn(graph.num_nodes, 4, generator=generator) for graph in graphs]
-    return [
-        Data(x=x, edge_index=g.edge_index, y=g.y) for x, g in zip(features, graphs, strict=True)
-    ]
+    pairs = zip(features, graphs, strict=True)
+    return [Data(x=x, edge_index=g.edge_index, y=g.y) for x, g in pairs]
 
 
 # -- groups of rows ----------------------------------------------------------------------------
@@ -198,11 +197,8 @@ def _peak(anchored: bool) -> float:
     graph = wide_graph()
     graph.x, net, rows = graph.x.to_dense(), GCN(6805, 16, 2, out_channels=15), torch.arange(400)
     if anchored:
-        model, (train, val) = (
-            gduq.anchor(net),
-            (View(graph, part) for part in rows.split([100, 300])),
-        )
-        gduq.fit(model, train, val, epochs=3, progress=False)
+        model, (train, val) = gduq.anchor(net), rows.split([100, 300])
+        gduq.fit(model, View(graph, train), View(graph, val), epochs=3, progress=False)
         gduq.predict(model, graph)
     else:
         step = _step(net, lambda: net(graph.x, graph.edge_index), graph)

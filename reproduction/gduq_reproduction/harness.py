@@ -90,7 +90,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path), atomic_path(self.path) as path:
             table = pd.concat([self.read(), found], ignore_index=True)
-            table = table[~table.duplicated(FIGURE, keep="last")]
+            table = table[~table.duplicated([*FIGURE, "job"], keep="last")]
             table.to_csv(path, index=False, float_format="%.7g")
 
 

@@ -155,8 +155,7 @@ class Work:
 
     def finish(self, model: nn.Module) -> nn.Module:
         """Only what a model on the trained network needs, in its own time."""
-        options: dict[str, Any] = {"epochs": None, "lr": None, "batch_size": 32}
-        self.train(model, milestones=(), patience=None, **options)
+        self.train(model, milestones=(), patience=None, epochs=None, lr=None, batch_size=32)
         return model
 
     def trained(self, networks: int) -> float:
@@ -246,9 +245,7 @@ METHODS: dict[str, Callable[[Work], nn.Module]] = {
     "neighbours": lambda w: w.finish(gduq.Neighbours(w.plain, seed=w.seed)),
     "anchored head": lambda w: w.finish(gduq.anchor(w.plain, seed=w.seed, like=w.like)),
     "trained on": _trained_on,
-    "choose 1.2": partial(_choose, budget=1.2),
-    "choose 1.5": partial(_choose, budget=1.5),
-    "choose 2.5": partial(_choose, budget=2.5),
+    **{f"choose {budget}": partial(_choose, budget=budget) for budget in (1.2, 1.5, 2.5)},
     "ensemble of 3": lambda w: _ready(w, gduq.Ensemble([*map(w.network, range(MEMBERS))])),
     **SCRATCH,
     "pretrained": partial(_paper, at="readout", freeze=True),

@@ -19,12 +19,14 @@ import gduq
 from gduq.calibration import TemperatureScaling
 from gduq_reproduction.methods import Work
 
-__all__ = ["gaussian_rows", "parameter_rows", "runtime_rows"]
+__all__ = ["gaussian_rows", "parameter_rows", "runtime_rows", "setting_rows", "size_rows",
+           "split_rows"]  # fmt: skip
 
 Row = dict[str, Any]
 # Width of the features and number of outputs; SST2 has one logit.
 _WIDTHS = {"cmnist": (3, 10), "motif-exact": (4, 3), "sst2": (768, 1), "cora": (8710, 70),
            "webkb": (1703, 5), "cbas": (4, 4)}  # fmt: skip
+_ROW = {"method": "plain", "calibration": "none", "split": ""}
 _EPOCHS = {"graph": 4, "node": 21}  # the first is a warm-up
 
 
@@ -45,7 +47,37 @@ def parameter_rows(work: Work, job: str) -> Iterator[Row]:
         models["readout"] = _anchored(net, "readout")
     for method, model in models.items():
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        yield {"method": method, "calibration": "none", "split": "", "parameters": trained}
+        yield {**_ROW, "method": method, "parameters": trained}
+
+
+def split_rows(work: Work, job: str) -> Iterator[Row]:
+    """How many graphs or nodes each split has."""
+    for name, view in work.splits:
+        yield {**_ROW, "split": name, "count": len(view)}
+
+
+def size_rows(work: Work, job: str) -> Iterator[Row]:
+    """Shares of classes, numbers and mean sizes of all graphs, of small and of large ones."""
+    views = dict(work.splits)
+    small = [views[name] for name in ("train", "id_val", "id_test")]
+    parts = {"all": list(views.values()), "smallest 50 %": small,
+             "largest 10 %": [views["ood_test"]]}  # fmt: skip
+    for split, part in parts.items():
+        first = 100 * float(torch.cat([view.target == 0 for view in part]).double().mean())
+        sizes = torch.cat([torch.tensor([g.num_nodes for g in view.graphs]) for view in part])
+        numbers = {"% class A": first, "% class B": 100 - first, "# graphs": len(sizes)}
+        yield {**_ROW, "split": split, **numbers, "mean size": float(sizes.double().mean())}
+
+
+def setting_rows(work: Work, job: str) -> Iterator[Row]:
+    """The published settings, as the cells have them."""
+    cell = work.cell
+    found = {"layers": cell.num_layers, "epochs": cell.epochs, "learning rate": cell.lr,
+             "features": _WIDTHS[cell.data.split("/")[0]][0]}  # fmt: skip
+    found |= (
+        {"epochs": cell.epochs / 10} if cell.task == "node" else {"batch size": cell.batch_size}
+    )
+    yield {**_ROW, **found}
 
 
 def _anchored(net: gduq.nn.GNN, at: int | str) -> nn.Module:
@@ -65,7 +97,7 @@ def gaussian_rows(work: Work, job: str) -> Iterator[Row]:
     table = pd.DataFrame({"mu": rows.mean(dim=0), "std": rows.std(dim=0)})
     found = table.agg(["min", "max", "mean", "std"]).fillna(0.0)
     numbers = {f"{of}_{name}": found.loc[of, name] for name in table for of in found.index}
-    yield {"method": "plain", "calibration": "none", "split": "train", **numbers}
+    yield {**_ROW, "split": "train", **numbers}
 
 
 def runtime_rows(work: Work, job: str) -> Iterator[Row]:

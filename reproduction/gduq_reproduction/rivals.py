@@ -21,13 +21,11 @@ __all__ = ["GEBM", "DensityAware", "diffused", "gnnsafe"]
 
 
 def diffused(values: Tensor, edge_index: Tensor, steps: int, keep: float = 0.5) -> Tensor:
-    r"""Smooth over neighbours: :math:`v \leftarrow a v + (1 - a) D^{-1} A v`, so many times.
+    r"""Smooth values ``[n]`` or ``[n, d]`` over neighbours, so many times, with a = ``keep``:
 
-    Args:
-        values: One row per node, ``[n]`` or ``[n, d]``.
-        edge_index: From and to ``[2, e]``. Nodes without neighbours keep their value.
-        steps: How many times.
-        keep: a.
+    .. math:: v \leftarrow a v + (1 - a) D^{-1} A v
+
+    Nodes without neighbours keep their value.
     """
     source, sink = edge_index
     linked = torch.bincount(sink, minlength=len(values)) > 0

@@ -20,9 +20,10 @@ from gduq_reproduction import printed
 from gduq_reproduction.bench import BenchResult, bench
 from gduq_reproduction.cells import CBAS, comparison_cells
 from gduq_reproduction.harness import Job, Store, long, run_jobs
+from gduq_reproduction.layouts import LAYOUTS, shaped
 from gduq_reproduction.methods import LAST, METHODS, Work
 from gduq_reproduction.scoring import LEVELS, POST_HOC, work_rows
-from gduq_reproduction.tables import TABLES
+from gduq_reproduction.tables import TABLES, find_table
 from tests.cli.cases import refused, run
 
 SEED = Path(__file__).parents[3] / "shared" / "seed"
@@ -78,13 +79,6 @@ def test_figures_are_those_of_the_library(figures, work):
     )  # fmt: skip
     loss = gduq.metrics.nll(gduq.predict(one, work.views["ood_test"]))
     assert rows.loc[("choose 1.2", "copies", "ood_test"), "nll"] == pytest.approx(loss, abs=1e-6)
-
-
-def test_trained_networks_are_kept(work):
-    again = Work(work.cell, work.seed, folder=work.folder)
-    states = (net.state_dict() for net in (work.plain, again.plain))
-    assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
-    assert again.seconds["network 0"] == work.seconds["network 0"]
 
 
 def test_one_training_gives_both_choices_of_weights_and_goes_on(tmp_path):
@@ -202,21 +196,38 @@ def test_every_table_is_made(name, tmp_path):
     assert (tmp_path / "tables" / f"{name}-smoke.md").is_file()
 
 
-def test_a_table_of_the_paper_stands_beside_its_figures():
-    keys = {"cell": "cbas/color/concept gcn", "calibration": "none", "split": "ood_test"}
+def test_a_table_has_the_papers_shape_and_its_figures():
+    keys = {"cell": "cbas/color/concept gcn", "split": "ood_test"}
+    numbers = {("plain", "none"): 0.5, ("NFA", "none"): 0.9, ("NFA, paper rule", "none"): 0.4,
+               ("plain", "vector"): 0.8, ("plain", "vector, published"): 0.3}  # fmt: skip
     rows = [
-        {**keys, "seed": seed, "job": m, "settings": "", "method": m, "ece100": e + 0.01 * seed}
-        for seed in (0, 1, 2)
-        for m, e in (("plain", 0.5), ("NFA", 0.2), (f"plain{LAST}", 0.6), (f"NFA{LAST}", 0.4))
-    ]
-    result = BenchResult("node-shift", "paper", long(pd.DataFrame(rows)), {"x": "Error: y"})
-    line = result.blocks()["ece100, ood_test"].iloc[0]
-    assert dict(line) == {
-        ("plain", "picked"): "0.510 ± 0.010", ("NFA", "picked"): "0.210 ± 0.010",
-        ("plain", "last"): "0.610 ± 0.010", ("plain", "paper"): "0.169 ± 0.013",
-        ("NFA", "last"): "0.410 ± 0.010", ("NFA", "paper"): "0.151 ± 0.014",
-    }  # fmt: skip
+        {**keys, "seed": s, "job": m, "settings": "", "method": f"{m}{end}", "calibration": c,
+         "ece100": e + 0.01 * s + shift, "ece": 0.1}
+        for s in (0, 1, 2) for (m, c), e in numbers.items() for end, shift in (("", 5), (LAST, 0))
+    ]  # fmt: skip
+    result = BenchResult("T12", "paper", long(pd.DataFrame(rows)), {"x": "Error: y"})
+    as_paper, as_gduq = result.blocks().values()
+    ours, theirs = (("concept", "ECE ↓", name) for name in ("No G-ΔUQ", "G-ΔUQ"))
+    line = ("cbas/color", "✗")
+    assert as_paper.cells[line, ours] == ["0.510 ± 0.010", "0.169 ± 0.013"]
+    assert as_paper.cells[line, theirs] == ["__0.410__ ± 0.010", "0.151 ± 0.014"]  # second to VS
+    assert as_paper.cells[("cbas/color", "VS"), ours][0] == "**0.310** ± 0.010"
+    assert as_gduq.cells[line, theirs] == ["**0.100** ± 0.000"]  # of the mixture, in 15 bins
+    assert len(as_paper.lines) == 4 * 9  # datasets and calibrators, as printed
     assert "- x: `Error: y`" in result.to_markdown()
+    assert r"\underline{0.410} $\pm$ 0.010 \\ 0.151" in result.to_latex()
+    assert r"\multicolumn{4}{c}{covariate}" in result.to_latex()
+
+
+@pytest.mark.parametrize("number", LAYOUTS)
+def test_printed_tables_have_a_place_for_every_figure(number):
+    """A layout that lacked a key would put several figures into one cell."""
+    layout = LAYOUTS[number]
+    figures = pd.DataFrame(printed.load(layout.printed)["entries"])
+    shown = shaped(layout, figures)
+    kept = all(figures[k].isin(v).all() for k, v in layout.keep.items())
+    assert len(shown.cells) == len(figures) or not kept
+    assert find_table(number).labels.count(number) == 1
 
 
 # -- the paper's figures ---------------------------------------------------------------------------
@@ -242,10 +253,6 @@ SAMPLE = [
      {"dataset": "motif-lpe/size", "shift": "covariate", "method": "pretrained"}, 0.829),
     ("gengap", r"$\mathbf{0.030 \pm 0.026}$",
      {"dataset": "sst2/length", "shift": "covariate", "method": "pretrained"}, 0.03),
-    ("rotation_ece", r"$0.217 $ \small$\pm 0.012$",
-     {"model": "gps+lpe", "method": "pretrained", "split": "rotation=40"}, 0.217),
-    ("runtimes", r"& 181.5 ",
-     {"dataset": "cmnist/color", "method": "L1", "measure": "predict_seconds"}, 181.5),
     ("parameters", r"2360110",
      {"dataset": "cmnist/color", "method": "L4"}, 2360110),
     ("gaussians", r"GOODSST2     & length     & covariate & -4.902",
@@ -267,10 +274,9 @@ def test_a_sample_of_figures(name, line, key, value):
 
 def test_parameter_counts_are_exact(tmp_path):
     result = bench("parameters", root=tmp_path, workers=0, progress=False)
-    counts = result.blocks()["parameters"].stack("method", future_stack=True)
-    pairs = counts[counts["paper"].fillna("") != ""]
-    assert len(pairs) == 23
-    assert (pairs[""] == pairs["paper"]).all()
+    cells = result.blocks()["T19"].cells.values()
+    assert len(cells) == 23
+    assert all(ours == theirs for ours, theirs in cells)
 
 
 # -- the command -----------------------------------------------------------------------------------

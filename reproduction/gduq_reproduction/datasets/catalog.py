@@ -42,13 +42,9 @@ def _load(
 
 
 def _family(
-    kind: str,
-    rows: int | str,
-    classes: int,
-    domain: str,
-    shifts: tuple[str, ...] = SHIFTS,
-    task: str = "graph",
+    kind: str, rows: int | str, classes: int, domain: str, shifts: tuple[str, ...] = SHIFTS
 ) -> Family:
+    task = "node" if kind in ("webkb", "citation") else "graph"
     where, parts, source = _SOURCES[kind]
     load = partial(_load, where, parts)
     return Family(task, f"{rows} {task}s", classes, domain, source, load, shifts)
@@ -63,9 +59,9 @@ _TU: dict[str, int | str] = {"NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD
                              "MUTAG": 188, "*": "any number of"}
 _CUTS = ("scaffold", "size")
 FAMILIES: dict[str, Family] = {
-    "webkb/university": _family("webkb", 617, 5, "university", task="node"),
+    "webkb/university": _family("webkb", 617, 5, "university"),
     **{
-        f"{name}/{short}": _family("citation", *counts, domain, task="node")
+        f"{name}/{short}": _family("citation", *counts, domain)
         for name, counts in _CITATION.items()
         for short, domain in (("word", "word count"), ("degree", "degree"))
     },

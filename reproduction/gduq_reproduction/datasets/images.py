@@ -139,18 +139,16 @@ def load_cmnist(shift: str, root: Root = None, seed: int = 0, limit: int | None 
     """CMNIST: superpixels of MNIST digits in colours that shift.
 
     ``x [n, 3]`` is the grey value times the colour of the graph, ``pos [n, 2]`` where a superpixel
-    lies. ``shift`` is ``covariate`` (five colours in training, a new one in each OOD split),
-    ``concept`` (colour follows the digit in training and no longer does in the OOD splits) or
-    ``no_shift`` (all white). With ``limit`` only that many of the 70 000 images, in proportion from
-    every split, are cut into superpixels.
+    lies. ``covariate``: five colours in training, a new one in each OOD split; ``concept``: colour
+    follows the digit in training, not in the OOD splits; ``no_shift``: all white. With ``limit``
+    only that many of the 70 000 images, in proportion from every split, are used.
     """
     labels = torch.from_numpy(read_mnist("labels", root)).long()
     cut, colour, palette = colour_cut(labels, shift, seed)
     graphs, rows, cut = _graphs(root, limit_rows(cut, limit, seed))
     tint = palette[colour[rows]].repeat_interleave(graphs.num_nodes, dim=0)
     coloured = View(graphs.with_columns({"x": graphs.column("x")[:, :1] * tint}))
-    text = f"Coloured digits under a {shift} shift of the colour. {_GRAPHS}"
-    name = f"cmnist/color/{shift}"
+    name, text = f"cmnist/color/{shift}", f"Coloured digits, {shift} shift of the colour. {_GRAPHS}"
     splits = make_splits(coloured, cut, colour[rows], name=name, description=text)
     return splits.with_(class_names=tuple("0123456789"))
 
@@ -202,8 +200,7 @@ def load_rotmnist(kind: str, root: Root = None, seed: int = 0, limit: int | None
             turned, _, own = _graphs(root, {"id_test": cut["id_test"]}, angle)
             levels[angle] = View(turned[own["id_test"]])
     else:
-        upright = graphs[parts["id_test"]]
-        x = upright.column("x")
+        x = (upright := graphs[parts["id_test"]]).column("x")
         noise = torch.randn(len(x), 1, generator=torch.Generator().manual_seed(seed))
         for std in NOISE:
             noisy = torch.cat([x[:, :1] + std * noise, x[:, 1:]], dim=1)
@@ -216,8 +213,6 @@ def load_rotmnist(kind: str, root: Root = None, seed: int = 0, limit: int | None
         name=f"rotmnist/{kind}",
         description=f"Upright digits in training, {kind} in testing. {_GRAPHS}",
         class_names=tuple("0123456789"),
-        domains={
-            **{name: torch.zeros(rows.numel()) for name, rows in cut.items()},
-            "ood_test": torch.full((len(most_severe),), float(last)),
-        },
+        domains={name: torch.zeros(rows.numel()) for name, rows in cut.items()}
+        | {"ood_test": torch.full((len(most_severe),), float(last))},
     )

@@ -1,8 +1,7 @@
-"""Five public tables of molecules by name: three with a measured value, two with a yes/no answer.
+"""Five tables of MoleculeNet by name: three with a measured value, two with a yes/no answer.
 
 They are read by `gduq.data.read`, as anybody's own table would be, and cut by scaffold or by size.
-The raw tables are those of MoleculeNet, in the folders of PyG's ``MoleculeNet``; nothing is
-downloaded.
+Raw tables lie in the folders of PyG's ``MoleculeNet``; nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ def load_motif(domain: str, shift: str, root: Root = None, seed: int = 0) -> Spl
     """The graphs, encodings and cuts of ``motif-lpe``; the label is the motif."""
     generator = torch.Generator().manual_seed(seed)
     recipe, cut = draw_recipe(domain, shift, generator)
-    graphs = build_motif(recipe, generator)
-    numbers = torch.ones_like(recipe.motif)
-    graphs = add_laplacian(graphs.with_columns({"y": recipe.motif}, numbers))
+    labels, graphs = {"y": recipe.motif}, build_motif(recipe, generator)
+    graphs = add_laplacian(graphs.with_columns(labels, torch.ones_like(recipe.motif)))
     name, text = (
         f"motif-exact/{domain}/{shift}",
         f"Motif without label noise, shift of the {domain}.",

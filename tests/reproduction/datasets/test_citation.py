@@ -61,28 +61,21 @@ def test_splits(tiny, tmp_path, domain, shift):
     assert splits.class_names == ("0", "1", "2", "3")
 
 
-def test_damaged_files_are_named(tiny, tmp_path, monkeypatch):
+def test_damaged_files_are_named_and_nothing_is_unpickled(tiny, tmp_path, monkeypatch):
     with np.load(tiny) as file:
         arrays = dict(file)
-    tiny.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
-    with pytest.raises(InputError) as error:
-        load_citation("tiny", "word", "covariate", tmp_path)
-    assert str(tiny) in str(error.value)
-    np.savez(tiny, labels=np.zeros(3))
-    with pytest.raises(InputError):
-        load_citation("tiny", "word", "covariate", tmp_path)
-    monkeypatch.setitem(SOURCES, "tiny", ("tiny.npz", 301, WORDS))
+    names = np.array([{"a": 1}], dtype=object)
+    np.savez(tiny, **arrays, node_names=names)
+    assert read_citation("tiny", tmp_path)[0].num_nodes == NODES  # names are left alone
+    for content in ({**arrays, "labels": names}, {"labels": np.zeros(3)}):
+        np.savez(tiny, **content)
+        with pytest.raises(InputError) as error:
+            read_citation("tiny", tmp_path)
+        assert str(tiny) in str(error.value)
     np.savez(tiny, **arrays)
+    monkeypatch.setitem(SOURCES, "tiny", ("tiny.npz", 301, WORDS))
     with pytest.raises(InputError):
-        load_citation("tiny", "word", "covariate", tmp_path)
-
-
-def test_pickled_arrays_are_never_loaded(tiny, tmp_path):
-    with np.load(tiny) as file:
-        arrays = dict(file)
-    np.savez(tiny, **arrays, node_names=np.array([{"a": 1}], dtype=object))
-    graph, _ = read_citation("tiny", tmp_path)  # names are left alone
-    assert graph.num_nodes == NODES
-    np.savez(tiny, **{**arrays, "labels": np.array([{"a": 1}], dtype=object)})
+        read_citation("tiny", tmp_path)
+    tiny.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
     with pytest.raises(InputError):
-        read_citation("tiny", tmp_path / "other")
+        read_citation("tiny", tmp_path)
