@@ -13,8 +13,8 @@ from gduq.bundle import BundleInfo
 from gduq.data.smiles import molecules as read
 from gduq.nn import GNN
 from gduq.serve.http import make_app, make_card
+from gduq.serve.server import Limits
 from gduq.serve.service import Service
-from gduq.serve.settings import Limits
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O", "CN1C=NC2=C1C(=O)N(C)C(=O)N2C", "CCCCCC",
           "CCN", "CCOC(=O)C", "c1ccncc1", "CC(C)Cc1ccc(cc1)C(C)C(=O)O", "OCC1OC(O)C(O)C(O)C1O",

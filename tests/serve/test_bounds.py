@@ -15,8 +15,7 @@ pytest.importorskip("uvicorn", reason="needs gduq[serve]")
 
 SERVER = """
 import asyncio, sys
-from gduq.serve.server import listen, run
-from gduq.serve.settings import Limits
+from gduq.serve.server import Limits, listen, run
 
 async def app(scope, receive, send):
     if scope["type"] == "lifespan":

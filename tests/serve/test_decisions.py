@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import gduq
 from gduq import conformal
@@ -15,8 +16,8 @@ from gduq.data import save
 from gduq.errors import InputError
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from gduq.serve.files import predict_files
+from gduq.serve.server import Settings
 from gduq.serve.service import REASONS, Decisions, Service
-from gduq.serve.settings import Settings
 from tests.serve.cases import KINDS, model, molecules, service
 
 pytest.importorskip("rdkit")
@@ -41,6 +42,15 @@ def test_files_are_answered(kind, tmp_path):
     assert table["abstain"].fillna("").tolist() == unlike  # all that is known without labelled rows
     assert done.abstained == sum(map(bool, unlike))
     assert not [name for name in table if name.startswith("target")], "labels are not used"
+
+
+def test_files_of_other_columns_make_one_table(tmp_path):
+    bare = [Data(**{**graph.to_dict(), "smiles": None}) for graph in molecules("classes")[:3]]
+    (tmp_path / "t.csv").write_text("smiles\nCCO\n")
+    sources = [save(bare, tmp_path / "bare.safetensors"), tmp_path / "t.csv"]
+    table = pd.read_csv(predict_files(service(), sources, tmp_path / "out.csv").path)
+    assert table["smiles"].fillna("").tolist() == ["", "", "", "CCO"]
+    assert table["novelty"].between(0, 1).all()
 
 
 @pytest.mark.filterwarnings("ignore:calibrated on")

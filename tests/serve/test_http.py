@@ -17,8 +17,8 @@ import gduq
 from gduq.errors import InputError
 from gduq.nn import GNN
 from gduq.serve.batching import Batcher
+from gduq.serve.server import Limits
 from gduq.serve.service import Service
-from gduq.serve.settings import Limits
 from tests.serve.cases import EVIL, KINDS, SMILES, app, as_json, model, molecules, service
 
 pytest.importorskip("rdkit")
@@ -295,7 +295,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
 
 
 def test_stopping_does_not_wait_for_what_is_left():
-    batcher = Batcher(Slow(model()), Limits(batch=1), {})
+    batcher = Batcher(Slow(model()), Limits(batch=1), list)
 
     async def leave():
         asked = asyncio.create_task(batcher.answer(["C"] * 500))

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from gduq.data.smiles import RDKitProcess
 from gduq.graphs import check_graph
 from gduq.serve.batching import Refused, read_graphs, read_query
-from gduq.serve.settings import Limits
+from gduq.serve.server import Limits
 
 pytest.importorskip("rdkit")
 

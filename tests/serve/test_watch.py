@@ -43,6 +43,9 @@ def test_metrics_say_what_was_answered():
         below = number(client, 'gduq_novelty_bucket{le="0.5"}')
         assert below == sum(a["novelty"] <= 0.5 for a in found["answers"])
         assert number(client, 'gduq_novelty_bucket{le="+Inf"}') == len(ASKED)
+        count = len(client.get("/metrics").text.splitlines())
+        _ = [client.get(f"/{EVIL}{n}") for n in range(9)], ask(client, smiles=ASKED)
+        assert len(client.get("/metrics").text.splitlines()) == count, "memory does not grow"
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(set(families)) == len(families)
     assert all(SAMPLE.fullmatch(line) for line in lines if line[0] != "#")
@@ -93,7 +96,7 @@ def test_each_request_has_an_id_and_a_line(caplog):
 
 
 def test_keys_are_asked_for(tmp_path):
-    (tmp_path / "keys").write_text("first-key\n\n second \n", encoding="utf-8")
+    (tmp_path / "keys").write_text("first-key\n\n second \nключ", encoding="utf-8")
     keys = read_keys(tmp_path / "keys")
     with TestClient(app(service(), keys=keys)) as client:
         for path, code in (("/", 401), ("/metrics", 401), ("/health", 200), ("/ready", 200)):
@@ -102,6 +105,7 @@ def test_keys_are_asked_for(tmp_path):
         for name, value, code in (
             ("Authorization", "Bearer first-key", 200),
             ("X-API-Key", "second", 200),
+            ("X-API-Key", "ключ".encode(), 200),
             ("Authorization", "Basic first-key", 401),
             ("X-API-Key", "secon", 401),
             ("X-API-Key", "", 401),

@@ -12,7 +12,7 @@ import typer
 from gduq.cli.base import AsJson, Force, Output, Texts, app, echo, option, print_json, status, takes
 from gduq.cli.request import Request, source_of
 from gduq.data.outputs import TABLES, check_new, check_outputs, rejects_path
-from gduq.serve.settings import Limits
+from gduq.serve.server import Limits
 
 __all__ = ["export", "predict", "serve"]
 

@@ -15,7 +15,7 @@ import typer
 
 from gduq.cli.base import Text, Texts, option
 from gduq.errors import InputError
-from gduq.serve.settings import Limits, Settings
+from gduq.serve.server import Limits, Settings
 
 if TYPE_CHECKING:
     from torch import nn

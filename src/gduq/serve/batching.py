@@ -1,39 +1,35 @@
-"""Requests of many clients, read and answered together in one thread.
-
-Nothing in a request is ever run or looked up: it becomes graphs, or reasons why there are none.
-"""
+"""Requests of many clients, read and answered together in one thread. Nothing in a request is ever
+run or looked up: it becomes graphs, or reasons why there are none."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import to_json
 from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data.smiles import RDKitProcess
 from gduq.errors import InputError, first_flaw, one_line
 from gduq.graphs import Graph, check_graph
+from gduq.serve.server import Limits
 from gduq.serve.service import Service
-from gduq.serve.settings import Limits
-from gduq.serve.watch import Watch
 
-__all__ = ["Batcher", "Query", "Refused", "read_graphs", "read_query"]
+__all__ = ["Batcher", "Entry", "Query", "Refused", "read_graphs", "read_query"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # what labels or arranges rows is not for a request to say
 _RESERVED = {"y", "batch", "ptr", "batch_size", "num_nodes", "smiles"}
 _RESERVED |= {"edge_label", "edge_label_index", "edge_row_mask", "row_mask", "row_kind", "row_type"}
 Rows = list[dict[str, object]]  # of one graph
+Entry = Rows | str  # what becomes of an entry of a request: its rows, or why there are none
 
 
 class Refused(Exception):
@@ -85,16 +81,7 @@ class Query(BaseModel):
 
 
 def read_query(body: bytes, limits: Limits) -> list[object]:
-    """The molecules (texts) or graphs (anything else) of a request, not yet looked at.
-
-    Example:
-        >>> read_query(b'{"smiles": ["CCO"]}', Limits())
-        ['CCO']
-        >>> read_query(b'{"files": ["/etc/passwd"]}', Limits())
-        Traceback (most recent call last):
-        ...
-        gduq.serve.batching.Refused: files: Extra inputs are not permitted ...
-    """
+    """The molecules (texts) or graphs (anything else) of a request, not yet looked at."""
     try:
         query = Query.model_validate_json(body)
     except ValidationError as error:
@@ -125,17 +112,15 @@ def _checked(item: object, limits: Limits) -> Graph | str:
         if int(graph.num_nodes or 0) > limits.nodes or graph.num_edges > limits.edges:
             raise InputError(f"at most {limits.nodes} nodes and {limits.edges} edges", "more")
         return graph
-    except ValidationError as error:
-        return first_flaw(error)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        return one_line(error)
+        return first_flaw(error) if isinstance(error, ValidationError) else one_line(error)
 
 
-def passes(graphs: Sequence[Graph], limits: Limits) -> Iterator[list[int]]:
-    """Numbers of graphs that are answered in one pass: they have the same attributes, so that
+def passes(graphs: Mapping[int, Graph], limits: Limits) -> Iterator[dict[int, Graph]]:
+    """Graphs, by number, that are answered in one pass: they have the same attributes, so that
     nobody's graph changes what another's becomes, and are within bounds."""
     groups = defaultdict[object, list[int]](list)
-    for number, graph in enumerate(graphs):
+    for number, graph in graphs.items():
         tensors = ((k, v) for k, v in graph._store.items() if isinstance(v, Tensor))
         wide = ((k, v.dtype, v.shape[:-1] if "index" in k else v.shape[1:]) for k, v in tensors)
         groups[frozenset(wide)].append(number)
@@ -145,7 +130,7 @@ def passes(graphs: Sequence[Graph], limits: Limits) -> Iterator[list[int]]:
             edges = accumulate(graphs[number].num_edges for number in group)
             sizes = zip(nodes, edges, strict=True)
             count = max(1, sum(n <= limits.nodes and e <= limits.edges for n, e in sizes))
-            yield group[:count]
+            yield {number: graphs[number] for number in group[:count]}
             del group[:count]
 
 
@@ -153,14 +138,13 @@ class Batcher:
     """Reads and answers what has come, in one thread; many requests share a pass.
 
     Requests take turns, each with as many entries as a pass has: a small one never waits for all
-    of a large one. Answers do not depend on batch-mates.
+    of a large one. Answers do not depend on batch-mates. ``notify`` is called before each pass.
     """
 
-    def __init__(self, service: Service, limits: Limits, named: Mapping[str, str]) -> None:
-        self.service, self.limits, self.alive = service, limits, True
-        self.named, self.watch = named, Watch(service, named)  # the model, in every answer
+    def __init__(self, service: Service, limits: Limits, notify: Callable[[], object]) -> None:
+        self.service, self.limits, self.notify, self.alive = service, limits, notify, True
         self.waiting = 0  # requests that are not answered yet
-        self._queue = deque[tuple[Sequence[object], asyncio.Future[list[Rows | str]]]]()
+        self._queue = deque[tuple[Sequence[object], asyncio.Future[list[Entry]]]]()
         self._rdkit = RDKitProcess(limits.reading)
         self._thread = ThreadPoolExecutor(1, "gduq-batcher")
         self._work: asyncio.Task[None] | None = None
@@ -171,15 +155,14 @@ class Batcher:
         self._rdkit.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, items: Sequence[object]) -> tuple[bytes, dict[str, int]]:
-        """The answer to a request as JSON, and its numbers; if this is cancelled, nobody answers
-        it any more."""
+    async def answer(self, items: Sequence[object]) -> list[Entry]:
+        """What becomes of the entries of a request; nobody answers them once this is cancelled."""
         if not self.alive:
             raise Refused(503, "the service is shutting down")
         if self.waiting >= self.limits.queue:
             raise Refused(503, "too many requests are waiting, try again in a moment")
         self.waiting += 1
-        found: list[Rows | str] = []
+        found = list[Entry]()
         try:
             for start in range(0, len(items), self.limits.batch):
                 future = asyncio.get_running_loop().create_future()
@@ -189,50 +172,43 @@ class Batcher:
                 found += await future
         finally:
             self.waiting -= 1
-        bad = [{"row": n, "reason": one} for n, one in enumerate(found) if isinstance(one, str)]
-        good = [(n, one) for n, one in enumerate(found) if not isinstance(one, str)]
-        rows = [{"row": n, **row} for n, one in good for row in one]
-        answer = {"model": self.named, "answers": rows, "rejected": bad}
-        return to_json(answer, inf_nan_mode="null"), self.watch.answered(rows, len(bad))
+        return found
 
     async def _take_turns(self) -> None:
         """Answer until nobody waits."""
+        loop = asyncio.get_running_loop()
         while self.alive and self._queue:
-            chosen = [self._queue.popleft()]
-            room = self.limits.batch - len(chosen[0][0])
+            turn, room = [], self.limits.batch
             while self._queue and (room := room - len(self._queue[0][0])) >= 0:
-                chosen.append(self._queue.popleft())
+                turn.append(self._queue.popleft())
             # without those whose client has gone, or whose time is over
-            chosen = [(items, future) for items, future in chosen if not future.done()]
-            work = partial(self._respond, [items for items, _ in chosen])
+            turn = [(items, future) for items, future in turn if not future.done()]
+            work = loop.run_in_executor(self._thread, self._respond, [items for items, _ in turn])
+            answers: Sequence[list[Entry] | Exception]
             try:
-                answers = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+                answers = await work
             except Exception as error:
-                for _, future in chosen:
-                    if not future.done():
-                        future.set_exception(error)
-            else:
-                for (_, future), answer in zip(chosen, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
-
-    def _respond(self, requests: Sequence[Sequence[object]]) -> list[list[Rows | str]]:
-        """Per entry of some requests its rows or a reason, in the thread."""
-        read = [read_graphs(items, self.limits, self._rdkit) for items in requests]
-        graphs = [graph for part in read for graph in part if not isinstance(graph, str)]
-        rows, reasons = [Rows() for _ in graphs], dict[int, str]()
-        for chosen in passes(graphs, self.limits):
-            self.watch.add("gduq_passes_total", 1)
-            for places, p in self.service.answer_each([graphs[number] for number in chosen]):
-                numbers = [chosen[place] for place in places]
-                if isinstance(p, str):
-                    reasons[numbers[0]] = p
+                answers = [error] * len(turn)
+            for (_, future), answer in zip(turn, answers, strict=True):
+                if future.done():
                     continue
-                table = self.service.table([graphs[number] for number in numbers], p)
-                for values in zip(*table.values(), strict=True):
-                    row = dict(zip(table, values, strict=True))
-                    number = numbers[row.pop("graph")]
-                    known = {"smiles": graphs[number].smiles} if "smiles" in graphs[number] else {}
-                    rows[number].append({**known, **row})
-        answers = iter(reasons.get(number, found) for number, found in enumerate(rows))
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+
+    def _respond(self, requests: Sequence[Sequence[object]]) -> list[list[Entry]]:
+        """What becomes of the entries of some requests."""
+        read = [read_graphs(items, self.limits, self._rdkit) for items in requests]
+        graphs = dict(enumerate(one for part in read for one in part if not isinstance(one, str)))
+        rows, reasons = {number: Rows() for number in graphs}, dict[int, str]()
+        for chosen in passes(graphs, self.limits):
+            self.notify()
+            for part, p in self.service.answer_each(chosen):
+                if isinstance(p, str):
+                    reasons |= dict.fromkeys(part, p)
+                    continue
+                for record in self.service.records(part, p):
+                    rows[record["row"]].append(record)
+        answers = (reasons.get(number, found) for number, found in rows.items())
         return [[one if isinstance(one, str) else next(answers) for one in part] for part in read]

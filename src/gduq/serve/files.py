@@ -1,38 +1,30 @@
-"""Answers for files of graphs: read, predicted and written a batch at a time.
-
-`predict_files` streams graphs through a `Service`, so memory does not grow with their number.
-"""
+"""Answers for files of graphs: read, predicted and written a batch at a time, so that memory does
+not grow with their number."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch_geometric.data import Data
 
-from gduq._io import atomic_path, to_json
 from gduq.conformal import shift_test
 from gduq.data import outputs
 from gduq.data.files import stream
-from gduq.data.outputs import Reject, check_output, safe_cell
+from gduq.data.outputs import Reject
 from gduq.data.table import is_table, read_table
 from gduq.errors import InputError
 from gduq.prediction import Prediction
-from gduq.serve.service import Service
+from gduq.serve.service import Graphs, Service
 
-__all__ = ["Served", "predict_files", "row_file"]
+__all__ = ["Served", "predict_files"]
 
 _SAMPLE = 1000  # rows to test for shift
-Columns = Mapping[str, list[object]]
+Rows = list[dict[str, Any]]
 
 
 @dataclass
@@ -80,60 +72,68 @@ def predict_files(
         batch_size: Graphs at a time.
         notify: Called with the number of graphs seen so far.
     """
-    path, inputs = check_output(Path(output).expanduser()), [Path(s).expanduser() for s in sources]
+    path, inputs = Path(output).expanduser(), [Path(source).expanduser() for source in sources]
     listed = outputs.rejects_path(path, rejects)
+    outputs.check_output(path)
     outputs.check_outputs({"the output": path, "the rejects": listed}, inputs)
-    kept, done = _kept_columns(inputs, smiles, keep, ids), Served(path)
-    sample, generator = None, torch.Generator().manual_seed(0)
     outputs.check_rejects(listed)
-    left = list[tuple[object, int, Reject]]()
-    with ExitStack() as stack:
-        write: Callable[[Columns], None] | None = None
-        for source in inputs:
-            items = iter(stream(source, smiles=smiles))
-            while part := list(islice(items, batch_size)):
-                left += [(source, row, item) for row, item in part if isinstance(item, Reject)]
-                good = {row: item for row, item in part if not isinstance(item, Reject)}
-                numbers = list(good)
-                for chosen, p in service.answer_each(list(good.values())):
-                    if isinstance(p, str):
-                        left.append((source, numbers[chosen[0]], Reject(source.name, 0, p)))
-                        continue
-                    graphs = {numbers[i]: good[numbers[i]] for i in chosen}
-                    if write is None:  # the columns are known with the first answers
-                        write = stack.enter_context(row_file(path))
-                        shown = any(map(is_table, inputs)) or "smiles" in good[numbers[0]]
-                    table = service.table(list(graphs.values()), p)
-                    write(columns := _all_columns(source, graphs, table, kept, shown))
-                    done.columns = list(columns)
-                    done.graphs, done.rows = done.graphs + len(graphs), done.rows + len(p)
-                    done.reasons.update(filter(None, table.get("abstain", ())))
-                    if service.reference is not None:
-                        sample = _drawn(sample, p, generator)
+    kept, done = _kept_columns(inputs, smiles, keep, ids), Served(path)
+    left, own, sample = list[tuple[object, int, Reject]](), dict[str, str](), None
+    keys, generator = torch.empty(0, dtype=torch.float64), torch.Generator().manual_seed(0)
+
+    def parts() -> Iterator[Rows]:
+        nonlocal own, sample, keys
+        for source, graphs, p in _answers(service, inputs, smiles, batch_size):
+            if isinstance(p, dict):
+                left.extend((source, row, one) for row, one in p.items())
                 notify(done.graphs + len(left))
+                continue
+            rows = service.records(graphs, p)
+            if not done.graphs:  # all rows have the columns of the first
+                done.columns, own = _columns(rows[0], kept, any(map(is_table, inputs)))
+            texts = {name: read_table(source).column(own[name]) for name in own}
+            for row in rows:
+                row |= {"file": str(source)} | {n: texts[n].get(row["row"], "") for n in own}
+            yield [{name: row.get(name) for name in done.columns} for row in rows]
+            done.graphs, done.rows = done.graphs + len(graphs), done.rows + len(rows)
+            done.reasons.update(row["abstain"] for row in rows if row.get("abstain"))
+            notify(done.graphs + len(left))
+            if service.reference is not None:  # rows drawn evenly from all that came so far
+                sample = p if sample is None else Prediction.concatenate([sample, p])
+                keys = torch.cat([keys, torch.rand(len(p), generator=generator, dtype=keys.dtype)])
+                best = keys.topk(min(_SAMPLE, len(keys))).indices
+                sample, keys = sample[best], keys[best]
+        if left:
+            file, number, reject = left[0]
+            done.rejected, done.rejects = len(left), listed
+            done.first = f"{file}, row {number}: {reject.reason}"
+        if not done.graphs:
+            outputs.write_rejects(listed, left)
+            do = f"All are listed in {listed}." if left else ""
+            raise InputError("at least one graph the model can read", done.first or "none", do)
+
+    outputs.write_rows(path, parts())
     outputs.write_rejects(listed, left)
-    if left:
-        done.rejected = len(left)
-        file, row, reject = left[0]
-        done.rejects, done.first = listed, f"{file}, row {row}: {reject.reason}"
-    if not done.graphs:
-        do = f"All are listed in {done.rejects}." if done.rejected else ""
-        raise InputError("at least one graph the model can read", done.first or "none", do)
     done.abstained = done.reasons.total() if "abstain" in done.columns else None
     if sample is not None and service.reference is not None:
-        done.shift_pvalue = float(shift_test(service.reference, sample[0]).pvalue)
+        done.shift_pvalue = float(shift_test(service.reference, sample).pvalue)
     return done
 
 
-def _drawn(
-    known: tuple[Prediction, Tensor] | None, p: Prediction, generator: torch.Generator
-) -> tuple[Prediction, Tensor]:
-    """Rows drawn evenly from all that came so far, and the random numbers that decided it."""
-    keys = torch.rand(len(p), generator=generator, dtype=torch.float64)
-    if known is not None:
-        p, keys = Prediction.concatenate([known[0], p]), torch.cat([known[1], keys])
-    kept = keys.topk(min(_SAMPLE, len(keys))).indices
-    return p[kept], keys[kept]
+def _answers(
+    service: Service, sources: Sequence[Path], smiles: str, size: int
+) -> Iterator[tuple[Path, Graphs, Prediction | dict[int, Reject]]]:
+    """Graphs of files, by row, with what is predicted of them; or why rows have no answer."""
+    for source in sources:
+        items = iter(stream(source, smiles=smiles))
+        while part := dict(islice(items, size)):
+            yield source, {}, {row: one for row, one in part.items() if isinstance(one, Reject)}
+            good = {row: one for row, one in part.items() if not isinstance(one, Reject)}
+            for graphs, p in service.answer_each(good):
+                if isinstance(p, str):
+                    yield source, {}, {row: Reject(source.name, 0, p) for row in graphs}
+                else:
+                    yield source, graphs, p
 
 
 def _kept_columns(
@@ -141,82 +141,21 @@ def _kept_columns(
 ) -> list[str]:
     """Columns of tables that go into the answers: those that name a row where all have them."""
     _ = [read_table(source).column(name) for source in sources for name in keep]  # are there
-    tables = [read_table(source).names for source in sources if is_table(source)]
-    own = ids if len(tables) == len(sources) else ()
-    own = [name for name in own if all(names.count(name) == 1 for names in tables)]
+    tables = [read_table(source).names if is_table(source) else [] for source in sources]
+    own = [name for name in ids if all(names.count(name) == 1 for names in tables)]
     return [name for name in dict.fromkeys([*own, *keep]) if name.lower() != smiles.lower()]
 
 
-def _all_columns(
-    source: Path, graphs: Mapping[int, Data], answers: Columns, keep: Sequence[str], smiles: bool
-) -> dict[str, list[object]]:
-    """`Service.table` of graphs by row with file, row, SMILES and kept columns before it.
-
-    A kept column whose name is taken gets ``input_`` in front of it.
-    """
-    numbers = list(graphs)
-    rows = [numbers[cast(int, place)] for place in answers["graph"]]
-    found: dict[str, list[object]] = {"file": [str(source)] * len(rows), "row": [*rows]}
-    if "node" in answers:
-        found["node"] = answers["node"]
-    if smiles:
-        found["smiles"] = [getattr(graphs[row], "smiles", None) for row in rows]
-    rest = {name: values for name, values in answers.items() if name not in ("graph", "node")}
+def _columns(
+    row: Mapping[str, object], keep: Sequence[str], tables: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The columns of the answers, as the first row has them, and how kept ones are called in their
+    tables: ``input_`` is in front of a name that is taken."""
+    first = [n for n in ("row", "node", "smiles") if n in row or (tables and n == "smiles")]
+    own = dict[str, str]()
     for name in keep:
-        texts = read_table(source).column(name)
-        while name in found or name in rest:
-            name = f"input_{name}"
-        found[name] = [texts.get(row, "") for row in rows]
-    return {**found, **rest}
-
-
-@contextmanager
-def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
-    """A function that writes rows, given as columns, to a file; it is there when it is complete.
-
-    The format is told by the name: parquet, CSV (a list is a JSON list in one field, and no text
-    is a formula) or one JSON object per line.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    ending, writer = check_output(path).suffix, None
-    with atomic_path(path) as temporary, ExitStack() as stack:
-        if ending != ".parquet":
-            file = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
-
-        def write(columns: Columns) -> None:
-            nonlocal writer
-            rows = zip(*columns.values(), strict=True)
-            if ending == ".parquet":
-                if writer is None:  # the first rows tell the types
-                    types = {name: _type_of(name, columns) for name in columns}
-                    writer = pq.ParquetWriter(temporary, pa.schema(types.items()))
-                    stack.enter_context(writer)
-                writer.write_table(pa.table(dict(columns), schema=writer.schema))
-            elif ending == ".jsonl":
-                records = (dict(zip(columns, row, strict=True)) for row in rows)
-                file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
-            else:
-                head = [] if file.tell() else [list(columns)]
-                csv.writer(file).writerows([*map(_cell, row)] for row in (*head, *rows))
-
-        yield write
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return safe_cell(value) if isinstance(value, str) else value
-
-
-def _type_of(name: str, columns: Columns) -> Any:
-    """The type of a column of a parquet file, whatever its first rows lack."""
-    import pyarrow as pa
-
-    found = pa.array(columns[name]).type
-    if pa.types.is_null(found):  # reasons to abstain, if there are none
-        return pa.string()
-    if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
-        return pa.list_(pa.string() if "class" in columns else pa.int64())
-    return found
+        free = name
+        while free in row or free in own or free == "file":
+            free = f"input_{free}"
+        own[free] = name
+    return list(dict.fromkeys(["file", *first, *own, *row])), own

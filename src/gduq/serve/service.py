@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,12 +18,12 @@ from gduq.errors import InputError, one_line
 from gduq.graphs import Graph, Rows, check_graph
 from gduq.models.network import checked_predictor
 from gduq.prediction import Prediction, predict
-from gduq.serve.settings import Settings
+from gduq.serve.server import Settings
 
-__all__ = ["REASONS", "Decisions", "Service", "Settings"]
+__all__ = ["REASONS", "Decisions", "Graphs", "Service", "Settings"]
 
-REASONS = ("unlike training data", "hypotheses disagree", "not sure enough")  # the first
-_ANSWER = len(REASONS)
+Graphs: TypeAlias = Mapping[int, Graph]  # by number
+REASONS = ("unlike training data", "hypotheses disagree", "not sure enough")  # the first counts
 
 
 class Service:
@@ -40,12 +40,9 @@ class Service:
         >>> from torch_geometric.data import Data
         >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]), y=0)
         >>> service = Service(GNN(4, 8, 2, num_layers=2).eval(), class_names=["no", "yes"])
-        >>> list(service.columns(service.answer([graph])))  # doctest: +NORMALIZE_WHITESPACE
-        ['label', 'class', 'confidence', 'entropy', 'spread', 'aleatoric', 'epistemic', 'prob_no',
-         'prob_yes', 'ood_score']
         >>> _ = service.refer_to(service.answer([graph] * 40))
-        >>> list(service.columns(service.answer([graph])))[-4:]
-        ['conformal_set', 'ood_score', 'ood_rank', 'abstain']
+        >>> list(service.columns(service.answer([graph])))[-6:]
+        ['prob_no', 'prob_yes', 'conformal_set', 'ood_score', 'ood_rank', 'abstain']
     """
 
     def __init__(
@@ -72,11 +69,8 @@ class Service:
         return None if self.model.trunk is None else self.model.trunk.row_kind
 
     def refer_to(self, known: Prediction) -> Service:
-        """Fit conformal sets, the rule for abstaining and the OOD reference.
-
-        Args:
-            known: Calibrated predictions of labelled rows the model was not trained on.
-        """
+        """Fit conformal sets, the rule for abstaining and the OOD reference to calibrated
+        predictions of labelled rows the model was not trained on."""
         known = self._named(known)
         self.reference, self.decisions = known, Decisions(self.settings, known)
         self._known_scores = ood.score(known, self.score).double().sort().values
@@ -89,8 +83,7 @@ class Service:
         return None if known is None or self.rows != "graph" else ood.Monitor(known)
 
     def answer(self, graphs: Sequence[Graph], labelled: bool = True) -> Prediction:
-        """Calibrated predictions of some graphs at once; ``labelled``: with targets if all have
-        them."""
+        """Calibrated predictions of graphs at once; ``labelled``: with targets if all have them."""
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             batch = Batch.from_data_list(list(graphs), exclude_keys=[] if labelled else ["y"])
@@ -101,60 +94,58 @@ class Service:
 
     def calibrated(self, p: Prediction, graph: Graph | None = None) -> Prediction:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
-        if self.calibrator is None:
-            return p
-        reads_graph = graph is not None and self.calibrator.needs_graph
-        return self.calibrator.on(graph)(p) if reads_graph else self.calibrator(p)
+        found = self.calibrator
+        if found is not None and found.needs_graph and graph is not None:
+            found = found.on(graph)
+        return p if found is None else found(p)
 
-    def answer_each(self, graphs: Sequence[Graph]) -> Iterator[tuple[list[int], Prediction | str]]:
+    def answer_each(self, graphs: Graphs) -> Iterator[tuple[Graphs, Prediction | str]]:
         """Answers for graphs of which some may be bad, without their labels: in one pass, or in
-        halves where some are refused.
+        halves where some are refused. They come with some of the graphs, a reason with one."""
+        try:
+            for graph in graphs.values():
+                check_graph(graph)
+            found: Prediction | str = self.answer(list(graphs.values()), labelled=False)
+        except Exception as error:  # whatever a network raises for a graph it cannot read
+            found = one_line(error)
+        if isinstance(found, str) and len(graphs) > 1:
+            items, middle = list(graphs.items()), len(graphs) // 2
+            yield from self.answer_each(dict(items[:middle]))
+            yield from self.answer_each(dict(items[middle:]))
+        elif graphs:
+            yield graphs, found
 
-        Yields:
-            Numbers of graphs with their prediction, or one number with the reason, a text.
-        """
-        parts = [list(range(len(graphs)))]
-        while parts:
-            if not (numbers := parts.pop()):
-                continue
-            try:
-                chosen = [graphs[number] for number in numbers]
-                for graph in chosen:
-                    check_graph(graph)
-                yield numbers, self.answer(chosen, labelled=False)
-            except Exception as error:  # whatever a network raises for a graph it cannot read
-                if len(numbers) == 1:
-                    yield numbers, one_line(error)
-                else:
-                    middle = len(numbers) // 2
-                    parts += [numbers[middle:], numbers[:middle]]
-
-    def table(self, graphs: Sequence[Graph], p: Prediction) -> dict[str, list[Any]]:
-        """What is written of some graphs: ``graph``, the number of each row's graph, ``node`` where
-        nodes are answered for, and `columns`."""
-        if self.rows != "node" and len(p) == len(graphs):
-            return {"graph": list(range(len(graphs))), **self.columns(p)}
-        pairs = [(n, node) for n, g in enumerate(graphs) for node in range(g.num_nodes or 0)]
-        if len(p) != len(pairs):
+    def records(self, graphs: Graphs, p: Prediction) -> list[dict[str, Any]]:
+        """What is written of graphs, row by row: ``row``, the number of its graph, ``node`` where
+        nodes are answered for, ``smiles`` of a molecule, and `columns`."""
+        found: list[dict[str, Any]] = [{"row": number} for number in graphs]
+        if self.rows == "node" or len(p) != len(found):
+            nodes = ((row, n) for row, one in graphs.items() for n in range(one.num_nodes or 0))
+            found = [{"row": row, "node": n} for row, n in nodes]
+        if len(p) != len(found):
             raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
-        return {"graph": [n for n, _ in pairs], "node": [i for _, i in pairs], **self.columns(p)}
+        columns = self.columns(p)
+        for record, values in zip(found, zip(*columns.values(), strict=True), strict=True):
+            graph = graphs[record["row"]]
+            record |= {"smiles": graph.smiles} if "smiles" in graph else {}
+            record.update(zip(columns, values, strict=True))
+        return found
 
     def columns(self, p: Prediction) -> dict[str, list[object]]:
         """What is written of each row: `Prediction.columns`, decisions and the OOD score."""
         p = self._named(p)
         answers = {name: values.tolist() for name, values in p.columns().items()}
+        answers.pop("target", None)  # what is asked about has none
+        first = {"novelty": answers.pop("novelty")} if "novelty" in answers else {}
         decided = self.decisions.columns(p)
         if "class" in answers and "conformal_set" in decided:
             decided["conformal_set"] = [[p.names[c] for c in s] for s in decided["conformal_set"]]
         reasons = {name: decided.pop(name) for name in [*decided] if name.startswith("abstain")}
         score = ood.score(p, self.score).double()
-        scores = {"ood_score": score.tolist()}
+        found = {**first, **answers, **decided, "ood_score": score.tolist()}
         if self.reference is not None:
             below = torch.searchsorted(self._known_scores, score)
-            scores["ood_rank"] = (below / len(self._known_scores)).tolist()
-        first = {"novelty": answers.pop("novelty")} if "novelty" in answers else {}
-        answers.pop("target", None)  # what is asked about has none
-        found = {**first, **answers, **decided, **scores}
+            found["ood_rank"] = (below / len(self._known_scores)).tolist()
         return {name: _short(values) for name, values in found.items()} | reasons
 
     def _named(self, p: Prediction) -> Prediction:
@@ -172,12 +163,9 @@ class Decisions:
 
     A row is not answered where it is unlike the training data, where the hypotheses disagree, or
     where the answer is not sure enough (by trust) for the wished coverage or accuracy. Several
-    labels or values are decided one by one; a row is abstained from where all of them are.
-
-    Args:
-        settings: How to decide.
-        known: Calibrated predictions of labelled rows the model was not trained on. Without them
-            only rows that are unlike the training data can be found.
+    labels or values are decided one by one; a row is abstained from where all of them are. Without
+    ``known``, calibrated predictions of labelled rows the model was not trained on, only rows that
+    are unlike the training data can be found.
     """
 
     def __init__(self, settings: Settings, known: Prediction | None = None) -> None:
@@ -188,16 +176,17 @@ class Decisions:
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is decided about each row; ``abstain`` holds the reason or ``None``."""
-        if not self._rules:
-            return {} if p.novelty is None else {"abstain": _in_words(_alarms(self.settings, p))}
         found, reasons = dict[str, list[Any]](), dict[str, Tensor]()
-        for name, part in replace(p, target=None).parts().items():
+        for name, part in replace(p, target=None).parts().items() if self._rules else ():
             end = f"_{name}" if name else ""
             found |= {f"{column}{end}": v for column, v in self._rules[name].held(part).items()}
             reasons[f"abstain{end}"] = self._rules[name].reasons(part)
-        every = torch.stack(list(reasons.values()))
-        reasons["abstain"] = torch.where((every < _ANSWER).all(0), every.amin(0), _ANSWER)
-        return found | {column: _in_words(numbers) for column, numbers in reasons.items()}
+        if reasons:
+            reasons["abstain"] = torch.stack([*reasons.values()]).amin(0)
+        elif p.novelty is not None:
+            reasons["abstain"] = _alarms(self.settings, p)
+        words = (None, *REASONS)
+        return found | {name: [words[n] for n in numbers] for name, numbers in reasons.items()}
 
 
 class _Rule:
@@ -215,7 +204,7 @@ class _Rule:
         if settings.max_epistemic < 1 and known.num_samples > 1:
             spread, share = known.epistemic.double(), settings.max_epistemic
             self.most_epistemic = float(spread.quantile(share, interpolation="higher"))
-        rest = known[_alarms(settings, known, self.most_epistemic) == _ANSWER]
+        rest = known[_alarms(settings, known, self.most_epistemic) == 0]
         if len(rest) and settings.accuracy is not None:
             self.sure = ood.Abstention(accuracy=settings.accuracy).fit(rest)
         elif len(rest):
@@ -232,19 +221,15 @@ class _Rule:
         return {"conformal_set": [row.nonzero().flatten().tolist() for row in held.mask]}
 
     def reasons(self, p: Prediction) -> Tensor:
-        """Per row the number of the reason, or that of an answer ``[m]``."""
+        """Per row the number of the reason, from 1, or 0 for an answer ``[m]``."""
         found = _alarms(self.settings, p, self.most_epistemic)
         kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
-        return torch.where(kept, found, found.clamp_max(REASONS.index("not sure enough")))
+        return torch.where(kept | (found > 0), found, len(REASONS))
 
 
 def _alarms(settings: Settings, p: Prediction, most_epistemic: float = math.inf) -> Tensor:
-    """Per row that it is unlike the training data, that hypotheses disagree, or neither."""
-    found = torch.full((len(p),), _ANSWER)
+    """Per row that it is unlike the training data (1), that hypotheses disagree (2) or neither."""
+    found = torch.zeros(len(p), dtype=torch.long)
     if most_epistemic < math.inf:
-        found[p.epistemic.double() > most_epistemic] = 1
-    return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 0)
-
-
-def _in_words(reasons: Tensor) -> list[str | None]:
-    return [(*REASONS, None)[number] for number in reasons.tolist()]
+        found[p.epistemic.double() > most_epistemic] = 2
+    return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 1)
