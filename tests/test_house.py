@@ -23,7 +23,7 @@ SOURCE = ROOT / "src"
 # comes before the models that make them, `predict` after.
 LAYERS = (
     ("errors",),
-    ("_checks", "_io", "_torch"),
+    ("_io", "_torch"),
     ("graphs",),
     ("nn",),
     ("tracing",),

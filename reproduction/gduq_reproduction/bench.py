@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from gduq._checks import one_of
+from gduq.errors import one_of
 from gduq._io import write_text
 from gduq_reproduction import layouts as shapes
 from gduq_reproduction.cells import Scale

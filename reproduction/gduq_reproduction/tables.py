@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gduq._checks import one_of
+from gduq.errors import one_of
 from gduq_reproduction import cells as known
 from gduq_reproduction import other_tables as other
 from gduq_reproduction.cells import Cell, Scale

@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gduq._checks import one_of
 from gduq._torch import generator_device, normal
 from gduq.anchoring.recipe import Init
-from gduq.errors import InputError
+from gduq.errors import InputError, one_of
 from gduq.graphs.sparse import linear, take_rows
 
 __all__ = ["AnchoredLinear", "Anchors", "GaussianAnchors", "ShuffledAnchors"]

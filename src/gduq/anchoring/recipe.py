@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from gduq._checks import check_int, one_of
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int, one_of
 from gduq.graphs import Rows
 from gduq.prediction.base import Calibrate
 

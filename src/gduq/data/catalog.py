@@ -12,8 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gduq._checks import check_int
-from gduq.errors import InputError, did_you_mean
+from gduq.errors import InputError, check_int, did_you_mean
 
 if TYPE_CHECKING:
     from gduq.graphs.view import Splits

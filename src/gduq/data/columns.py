@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, get_args
 
-from gduq._checks import one_of
-from gduq.errors import InputError, did_you_mean, warn_user
+from gduq.errors import InputError, did_you_mean, one_of, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd

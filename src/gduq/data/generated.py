@@ -20,9 +20,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import cumsum, remove_self_loops, to_dense_adj, to_undirected
 
-from gduq._checks import one_of
 from gduq.data.catalog import SHIFTS
-from gduq.errors import InputError
+from gduq.errors import InputError, one_of
 from gduq.graphs.packed import Packed, ragged
 from gduq.graphs.view import Splits, View
 from gduq.shifts.cuts import Cut, leave_out, make_splits, no_shift

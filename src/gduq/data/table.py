@@ -18,12 +18,11 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gduq._checks import check_enough, parse_dates
 from gduq._io import atomic_path
 from gduq.data.catalog import cache_root
 from gduq.data.columns import find_columns, resolve_column, unit_of
 from gduq.data.outputs import Reject
-from gduq.errors import InputError, not_installed, warn_user
+from gduq.errors import InputError, check_enough, not_installed, parse_dates, warn_user
 
 if TYPE_CHECKING:
     import pandas as pd

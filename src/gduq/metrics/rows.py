@@ -20,8 +20,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from gduq._checks import check_int
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int
 from gduq.prediction import ClassPrediction, Prediction, ValuePrediction
 from gduq.prediction.mixture import weights_of
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from gduq._checks import check_int
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int
 from gduq.metrics import classes, values
 from gduq.metrics.resampling import Metric, bootstrap_all
 from gduq.prediction import Prediction

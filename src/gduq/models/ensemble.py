@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from gduq._checks import check_int
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int
 from gduq.graphs import Graph
 from gduq.models.network import Network, fingerprint
 from gduq.models.predictor import ModelFactory, ModelOutput, Predictor, Spec

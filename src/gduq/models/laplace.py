@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from gduq._checks import check_int
-from gduq.errors import InputError, NotFittedError
+from gduq.errors import InputError, NotFittedError, check_int
 from gduq.models.on_trunk import OnTrunk
 from gduq.models.predictor import RowFit
 from gduq.nn.layers import AnySize

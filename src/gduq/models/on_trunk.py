@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gduq._checks import check_int
 from gduq.anchoring.cuts import Tail
-from gduq.errors import InputError, NotFittedError
+from gduq.errors import InputError, NotFittedError, check_int
 from gduq.graphs import Graph
 from gduq.graphs.sparse import take_rows
 from gduq.models.predictor import HeadTask, ModelFactory, ModelOutput, Predictor, RowFit, Spec

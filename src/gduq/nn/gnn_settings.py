@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, get_args
 
-from gduq._checks import check_int, one_of
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int, one_of
 
 __all__ = ["ChainPoint", "Config", "Conv", "HeadKind", "Positional", "Readout", "Task",
            "check_settings", "check_sizes"]  # fmt: skip

@@ -30,9 +30,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from gduq._checks import check_int
 from gduq._torch import below, exporting
-from gduq.errors import InputError, NotFittedError
+from gduq.errors import InputError, NotFittedError, check_int
 from gduq.graphs.sparse import is_sparse, kept, take_rows
 from gduq.nn.layers import AnySize
 

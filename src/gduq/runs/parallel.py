@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 import joblib  # type: ignore[import-untyped]
 import torch
 
-from gduq._checks import check_int, one_of
-from gduq.errors import not_installed
+from gduq.errors import check_int, not_installed, one_of
 
 __all__ = ["Outcome", "parallel_map"]
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import cumsum
 
-from gduq._checks import check_int
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int
 from gduq.graphs import View
 from gduq.graphs.packed import Packed, cat_dim
 from gduq.graphs.sparse import csr_of_pointers

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq._checks import check_enough, check_int, one_of, parse_dates
 from gduq.data.smiles import scaffolds
-from gduq.errors import InputError
+from gduq.errors import InputError, check_enough, check_int, one_of, parse_dates
 from gduq.graphs.packed import Packed, try_pack
 from gduq.graphs.view import Splits, View
 

@@ -19,11 +19,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from gduq._checks import check_int
 from gduq._torch import device_of_model, isolated
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError, warn_user
+from gduq.errors import InputError, check_int, warn_user
 from gduq.graphs import Batches, Graph, Graphs, Loader
 from gduq.models.ensemble import Stack, mixture
 from gduq.models.laplace import LastLayerLaplace

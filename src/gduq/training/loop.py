@@ -21,10 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq._checks import check_int
 from gduq._io import atomic_path
 from gduq._torch import derived, seed_all
-from gduq.errors import InputError
+from gduq.errors import InputError, check_int
 from gduq.models.predictor import Calibrate
 
 __all__ = ["Checkpoint", "FitSettings", "History", "Learner", "short_hash", "signature", "train"]
