@@ -258,9 +258,8 @@ def test_predicting_before_a_bank_exists() -> None:
 
 def test_a_state_brings_its_bank_whatever_its_size_and_precision() -> None:
     graph, model = full_graph(), anchored(make_net("gin"), 1, k=7)
-    other = gduq.anchor(make_net("gin"), 1, num_anchors=4, init="random").eval()
+    other = gduq.anchor(make_net("gin").float(), 1, num_anchors=4, init="random").eval()
     other.load_state_dict(model.state_dict())
-    graph.x = graph.x.float()
     torch.testing.assert_close(
         other.sample(graph).double(), model.sample(graph), rtol=1e-3, atol=1e-4
     )

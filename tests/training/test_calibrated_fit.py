@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Subset
 from torch_geometric.data import Batch, Data, InMemoryDataset
-from torch_geometric.loader import DataLoader
+from torch_geometric.loader import DataLoader, RandomNodeLoader
+from torch_geometric.nn import GraphSAGE
 
 import gduq
 from gduq import metrics
@@ -399,3 +400,41 @@ def test_deviations_grow_with_novelty_where_errors_do() -> None:
     assert plain is not None
     steady = gduq.predict(net, test).std
     assert steady.max() < 1.3 * steady.min()  # noise that does not grow leaves them alike
+
+
+# -- structure -----------------------------------------------------------------------------------
+
+
+def grown(graph: Data, times: int) -> Data:
+    """So many copies side by side: every mean over its nodes is what it was."""
+    nodes = graph.num_nodes
+    edges = [graph.edge_index + i * nodes for i in range(times)]
+    return Data(x=graph.x.repeat(times, 1), edge_index=torch.cat(edges, dim=1), y=graph.y)
+
+
+@models("plain", "thawed")
+def test_every_model_sees_a_graph_that_is_too_large(case: str) -> None:
+    model, val = MODELS[case](), noisy(50, 2)
+    fit(model, noisy(60, 1), val)
+    assert gduq.models.as_predictor(model).novelty.reads_structure
+    large = [grown(graph, 3) for graph in val]
+    assert (gduq.predict(model, large).novelty >= 0.999).all()
+    assert abs(float(gduq.predict(model, val).novelty.mean()) - 0.5) < 0.02
+    alone = gduq.models.as_predictor(model).novelty(
+        gduq.predict(model, large, features=True).features
+    )
+    if case != "thawed":  # there the rows are those of a layer, which sees more
+        assert alone.mean() < 0.6  # a mean over its nodes does not show it
+
+
+def test_parts_of_a_graph_do_not_teach_degrees() -> None:
+    """In a random tenth of the nodes hardly any edge is left; the whole graph is not strange."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    x = nn.functional.one_hot(y, 3) + 0.5 * torch.randn(300, 3, generator=generator)
+    data = Data(x=x, edge_index=torch.randint(300, (2, 3000), generator=generator), y=y)
+    torch.manual_seed(0)
+    net = GraphSAGE(3, 8, num_layers=1, out_channels=3, jk="cat")  # with a head
+    gduq.fit(net, *(RandomNodeLoader(data, num_parts=5) for _ in range(2)), epochs=3, **QUIET)
+    assert not gduq.models.as_predictor(net).novelty.reads_structure
+    assert gduq.predict(net, data).novelty.mean() < 0.8
