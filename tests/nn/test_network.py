@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 import gduq
-from gduq import Network, Stack
+from gduq import Network
 from gduq.errors import InputError
 from gduq.models.network import checked_predictor
 from gduq.nn import GNN
@@ -131,36 +130,6 @@ def test_a_sigmoid_of_several_columns_is_labels(last: str) -> None:
 def test_lazy_layers_need_a_pass_before() -> None:
     with pytest.raises(InputError):
         gduq.predict(nn.LazyLinear(3), GRAPH, call=lambda net, graph: net(graph.x))
-
-
-# -- threads ---------------------------------------------------------------------------------------
-
-
-def test_threads_share_a_network() -> None:
-    net = pyg.GraphSAGE(4, 8, 2, out_channels=3, jk="cat").double().eval()
-    model: Any = Network(net)
-    model.locate(GRAPH)
-    model = Stack([model], [1.0])
-    graphs = [tiny_graph(n, seed=n) for n in (5, 7, 9)]
-    expected = [net(g.x, g.edge_index).detach() for g in graphs]
-    wrong: list[object] = []
-
-    def work(i: int) -> None:
-        try:
-            for step in range(40):
-                found = model.forward_samples(graphs[i], features=(i + step) % 2 == 0)
-                if not torch.allclose(found.outputs[0], expected[i]):
-                    wrong.append(i)
-        except Exception as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert not net.lin._forward_pre_hooks
 
 
 # -- calibration and the weights it is of ----------------------------------------------------------
