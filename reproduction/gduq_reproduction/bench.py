@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from gduq.errors import one_of
 from gduq._io import write_text
+from gduq.errors import one_of
 from gduq_reproduction import layouts as shapes
 from gduq_reproduction.cells import Scale
 from gduq_reproduction.harness import Store, long, run_jobs
