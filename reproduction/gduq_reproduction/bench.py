@@ -34,19 +34,12 @@ _PROTOCOLS = {
 
 @dataclass(frozen=True, eq=False)
 class BenchResult:
-    """A table, made anew.
+    """A table, made anew."""
 
-    Attributes:
-        name: The table's, or its number in the paper (``"T1"``).
-        scale: At which it was made.
-        figures: One line per figure, see `gduq_reproduction.harness.long`; or `summarised`.
-        failures: Tracebacks of jobs that failed, by title.
-    """
-
-    name: str
+    name: str  # the table's, or its number in the paper ("T1")
     scale: Scale
-    figures: pd.DataFrame
-    failures: dict[str, str]
+    figures: pd.DataFrame  # as `gduq_reproduction.harness.long` has them, or `summarised`
+    failures: dict[str, str]  # tracebacks of jobs that failed, by title
 
     def blocks(self) -> dict[str, Shaped]:
         """The shapes of the table by title: as in the paper, or one per measure and split."""

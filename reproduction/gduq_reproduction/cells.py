@@ -14,6 +14,7 @@ from torch_geometric.nn import PNAConv
 import gduq
 from gduq.data import Splits
 from gduq.data.catalog import find
+from gduq_reproduction.networks import EdgeGNN
 
 __all__ = ["Cell", "Scale", "comparison_cells", "molecule_cells", "scaled"]
 
@@ -22,26 +23,11 @@ Scale = Literal["smoke", "small", "paper"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A dataset under shift with a network and its schedule.
+    """A dataset under shift, a network, its schedule; options of `gduq.fit` and `gduq.nn.GNN`."""
 
-    Args:
-        data: Name of the dataset and shift.
-        conv: The network's convolution; ``"bonds"`` is `gduq.nn.BondGNN`, for molecules.
-        epochs: Passes over the training data; at most, with ``patience``. Options of `gduq.fit`
-            and of `gduq.nn.GNN` have their names.
-        falls: The learning rate falls to 0.3 of itself after these shares of the epochs.
-        more_epochs: So many more for anchors as in the paper.
-        limit: Graphs at most, over all splits.
-        seeds: At most, where it takes long.
-        bank: Whose rows become the anchors of prediction, where they move with the network: those
-            of ``"train"``, as gduq does it, or of ``"id_val"``, as the paper does.
-        both: One training gives both choices of weights: those it ends with are the last epoch's,
-            also where ``patience`` ends it. Else the last epoch's are trained without validation.
-    """
-
-    data: str
-    conv: str = "gin"
-    epochs: int = 200
+    data: str  # name of the dataset and shift
+    conv: str = "gin"  # "bonds" is `gduq.nn.BondGNN`, for molecules
+    epochs: int = 200  # at most, with patience
     lr: float = 1e-3
     num_layers: int = 3
     hidden: int = 300
@@ -49,15 +35,17 @@ class Cell:
     dropout: float = 0.5
     readout: str = "mean"
     virtual_node: bool = False
-    positional: str | None = None
+    positional: str | None = None  # "stable": distances of encodings, see `networks.EdgeGNN`
     batch_size: int = 32
     weight_decay: float = 0.0
     patience: int | None = None
-    falls: tuple[float, ...] = ()
-    more_epochs: int = 0
-    limit: int | None = None
-    seeds: int | None = None
-    bank: Literal["train", "id_val"] = "train"
+    falls: tuple[float, ...] = ()  # the learning rate falls to 0.3 after these shares of epochs
+    more_epochs: int = 0  # for anchors, as in the paper
+    limit: int | None = None  # graphs at most, over all splits
+    seeds: int | None = None  # at most, where it takes long
+    bank: Literal["train", "id_val"] = "train"  # whose rows anchors of prediction are, if they move
+    # One training gives both choices of weights: those it ends with, maybe by patience, are the
+    # last epoch's. Else the last epoch's are trained without validation rows.
     both: bool = False
 
     @property
@@ -105,7 +93,10 @@ class Cell:
         names = ("num_layers", "head", "dropout", "readout", "virtual_node", "positional", "conv")
         options: dict[str, Any] = {name: getattr(self, name) for name in names}
         options |= {"task": self.task, **changes}
-        return gduq.nn.GNN(channels, self.hidden, outputs, **options)
+        if self.conv not in ("gated_gcn", "gps"):
+            return gduq.nn.GNN(channels, self.hidden, outputs, **options)
+        options["positional"], stable = None, self.positional == "stable"
+        return EdgeGNN(channels, self.hidden, outputs, **options, stable=stable)
 
 
 _OF_MOLECULES = ("scaffold", "size")
@@ -133,9 +124,10 @@ _NOISY = [replace(cell, data=cell.data.replace("exact", "lpe")) for cell in MOTI
 _SST2 = _both("sst2/length", **_VIRTUAL)
 SST2 = [replace(_SST2[0], epochs=100), replace(_SST2[1], epochs=200)]
 GRAPHS = [*SST2, *MOTIF_BASIS, *CMNIST, *_NOISY]
+_DIGITS = {**_MORE, "dropout": 0.0}  # as GraphGPS has it for superpixels
 ROTATION = [
-    Cell("rotmnist/rotation", conv, 100, num_layers=4, hidden=64, positional=positional, **_MORE)
-    for conv, positional in (("gated_gcn", None), ("gated_gcn", "laplacian"), ("gps", "laplacian"))
+    Cell("rotmnist/rotation", conv, 100, num_layers=4, hidden=64, positional=places, **_DIGITS)
+    for conv, places in (("gated_gcn", None), ("gated_gcn", "stable"), ("gps", "stable"))
 ]
 NOISE = [replace(cell, data="rotmnist/noise") for cell in ROTATION[:2]]
 # SizeShiftReg's networks, whose set-up the paper follows; they take longest
@@ -155,7 +147,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "cmnist": {"limit": 2000, "epochs": 20},
     **{name: {"limit": 2000, "epochs": 50} for name in ("motif-exact", "motif-lpe")},
     "sst2": {"limit": 6000, "epochs": 50},
-    "rotmnist": {"limit": 12000, "epochs": 5, "dropout": 0.0},
+    "rotmnist": {"limit": 12000, "epochs": 5},
     "tu": {"epochs": 60, "patience": None, "lr": 1e-3, "batch_size": 32},
 }
 
@@ -176,6 +168,7 @@ def scaled(cells: list[Cell], scale: Scale) -> list[Cell]:
         data = "cbas/color/concept" if cells[0].task == "node" else "motif/basis/covariate"
         changes: dict[str, Any] = {"data": data, "epochs": 10, "positional": None}
         changes |= {} if cells[0].task == "node" else {"epochs": 3, "limit": 240}
+        changes |= {"conv": "gin"} if cells[0].conv == "gated_gcn" else {}  # which reads positions
         return [replace(cells[0], **_NARROW, hidden=16, num_layers=3, **changes)]
     return [small for cell in cells for small in _small(cell)]
 

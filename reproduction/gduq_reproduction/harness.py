@@ -31,25 +31,15 @@ Rows = Callable[..., Iterable[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker does: a method on one cell and seed.
-
-    Args:
-        cell: Data, network, schedule.
-        seed: Of the split and of everything that is trained.
-        name: The method, maybe with `gduq_reproduction.methods.LAST`.
-        rows: Makes the figures, given a `Work`, the name and ``options``.
-        options: Of ``rows``.
-        root: Folder of the store and of trained networks.
-        chemprop: The interpreter of an environment with Chemprop.
-    """
+    """What one worker does: a method on one cell and seed."""
 
     cell: Cell
     seed: int
-    name: str
-    rows: Rows
+    name: str  # the method, maybe with `gduq_reproduction.methods.LAST`
+    rows: Rows  # makes the figures, given a `Work`, the name and options
     options: tuple[Any, ...] = ()
-    root: Path = Path("out/bench")
-    chemprop: Path | None = None
+    root: Path = Path("out/bench")  # of the store and of trained networks
+    chemprop: Path | None = None  # the interpreter of an environment with Chemprop
 
     @property
     def title(self) -> str:
@@ -104,14 +94,9 @@ def long(table: pd.DataFrame) -> pd.DataFrame:
 def run_jobs(
     jobs: Sequence[Job], store: Store, only: str = "", **where: Any
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Do what is not done yet: the figures of these jobs, and tracebacks of those that failed.
-
-    Args:
-        jobs: In the order of their turns.
-        store: Where figures are kept.
-        only: A regular expression: the others are not done now.
-        where: Workers, engine, progress: of `gduq.runs.parallel.parallel_map`.
-    """
+    """Do what is not done yet, of jobs whose title has the regular expression ``only``, in order:
+    the figures of all jobs that are done, and tracebacks of those that failed. ``where``: workers,
+    engine, progress, of `gduq.runs.parallel.parallel_map`."""
     done = store.done()
     todo = [job for job in jobs if job.key not in done and re.search(only, job.title)]
     outcomes = parallel_map(store.add, todo, name=lambda job: job.title, **where)

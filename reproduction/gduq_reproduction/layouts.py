@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from gduq_reproduction.methods import LAST
-from gduq_reproduction.printed import load
 from gduq_reproduction.scoring import HIGHER, PAPER, READINGS
 
-__all__ = ["LAYOUTS", "Layout", "Shaped", "as_gduq", "as_paper", "latex", "lines_of",
+__all__ = ["LAYOUTS", "Layout", "Shaped", "as_gduq", "as_paper", "latex", "lines_of", "load",
            "shaped", "summarised"]  # fmt: skip
 
 KEYS = ["dataset", "shift", "model", "method", "calibration", "split", "measure"]
@@ -29,26 +29,32 @@ _ENSEMBLES = {"ensemble of 3": "plain", "anchored ensemble": "readout"}
 
 
 class Layout(NamedTuple):
-    """The shape of a table.
+    """The shape of a table."""
 
-    Args:
-        rows: Keys of its rows, and
-        columns: of its columns, the outermost first.
-        printed: The file of the paper's figures.
-        keep: Values of keys that are shown; others are left out.
-        names: What the table calls values of keys, beside `NAMES`.
-    """
-
-    rows: Sequence[str]
-    columns: Sequence[str]
-    printed: str = ""
-    keep: Mapping[str, Sequence[str]] = {}
-    names: Mapping[str, str] = {}
+    rows: Sequence[str]  # keys of its rows, and
+    columns: Sequence[str]  # of its columns, the outermost first
+    printed: str = ""  # the file of the paper's figures
+    keep: Mapping[str, Sequence[str]] = {}  # values of keys that are shown; others are left out
+    names: Mapping[str, str] = {}  # what it calls values of keys, beside `NAMES`
 
 
-_FILE = json.loads(files("gduq_reproduction").joinpath("shapes.json").read_text(encoding="utf-8"))
+_FOLDER = files("gduq_reproduction")
+_FILE = json.loads(_FOLDER.joinpath("shapes.json").read_text(encoding="utf-8"))
 NAMES: dict[str, str] = _FILE["names"]  # what the paper calls things
 LAYOUTS = {number: Layout(**found) for number, found in _FILE["layouts"].items()}
+
+
+@lru_cache
+def load(name: str) -> dict[str, Any]:
+    """The figures that a table of the paper prints: ``label``, ``source`` and ``entries``.
+
+    Example:
+        >>> load("parameters")["label"], len(load("parameters")["entries"])
+        ('tab:num_param_per_model', 23)
+    """
+    text = _FOLDER.joinpath(f"printed/{name}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 # -- which figures -------------------------------------------------------------------------------

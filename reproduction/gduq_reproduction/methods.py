@@ -31,23 +31,14 @@ LAST = ", last epoch"
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a method predicts before calibration, and what its training cost.
+    """What a method predicts before calibration, and what its training cost."""
 
-    Attributes:
-        parts: Predictions of `SPLITS` and of further test sets.
-        copies: Predictions of the shifted copies of ``id_val``.
-        seconds: Of training in all, as processor time of one thread.
-        cost: The same in trainings of the plain network.
-        model: Which was asked, if it is one of ours.
-        reading: Of its hypotheses, see `mapped`.
-    """
-
-    parts: Mapping[str, Prediction]
-    copies: tuple[Prediction, ...]
-    seconds: float
-    cost: float
-    model: nn.Module | None = None
-    reading: Callable[[Any], Prediction] = lambda p: p
+    parts: Mapping[str, Prediction]  # of `SPLITS` and of further test sets
+    copies: tuple[Prediction, ...]  # of the shifted copies of id_val
+    seconds: float  # of training in all, as processor time of one thread
+    cost: float  # the same in trainings of the plain network
+    model: nn.Module | None = None  # which was asked, if it is one of ours
+    reading: Callable[[Any], Prediction] = lambda p: p  # of its hypotheses, see `mapped`
 
     def mapped(self, change: Callable[[Any], Prediction]) -> Answers:
         """The same with another reading of the hypotheses."""
@@ -58,22 +49,13 @@ class Answers:
 
 @dataclass(eq=False)
 class Work:
-    """A cell with one seed, and what methods share on it.
-
-    Args:
-        cell: Data, network, schedule.
-        seed: Of the split and of everything that is trained.
-        last: Take the weights of the last epoch, without a look at validation rows, as the paper
-            does; else those of the lowest validation loss.
-        folder: Where trained networks are kept, for the next method or call.
-        chemprop: The interpreter of an environment with Chemprop.
-    """
+    """A cell with one seed, and what methods share on it."""
 
     cell: Cell
-    seed: int
-    last: bool = False
-    folder: Path | None = None
-    chemprop: Path | None = None
+    seed: int  # of the split and of everything that is trained
+    last: bool = False  # weights of the last epoch, as in the paper, not of the lowest val loss
+    folder: Path | None = None  # where trained networks are kept, for the next method or call
+    chemprop: Path | None = None  # the interpreter of an environment with Chemprop
     seconds: dict[str, float] = field(default_factory=dict)
     kept: float = 0.0  # seconds of trainings, of earlier calls, whose weights were at hand
     _nets: dict[int, nn.Module] = field(default_factory=dict)

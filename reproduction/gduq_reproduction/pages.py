@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 from gduq_reproduction.bench import BenchResult, markdown
 from gduq_reproduction.cells import SEARCHED
 from gduq_reproduction.harness import Store, long
-from gduq_reproduction.layouts import LAYOUTS, summarised
-from gduq_reproduction.printed import load
+from gduq_reproduction.layouts import LAYOUTS, load, summarised
 from gduq_reproduction.scoring import HIGHER, POST_HOC
 
 if sys.version_info >= (3, 11):
@@ -178,8 +177,8 @@ def _about(small: pd.DataFrame, own: pd.DataFrame) -> dict[str, Any]:
 
 def _seeds(table: pd.DataFrame, kind: str = "all") -> list[int]:
     """How many each cell of a group has."""
-    numbers = table.groupby("cell")["seed"].nunique()
-    return [int(n) for cell, n in numbers.items() if kind in groups(str(cell))]
+    numbers = table.groupby("cell")["seed"].nunique().items()
+    return [int(n) for cell, n in numbers if kind in groups(str(cell))]
 
 
 def _range(numbers: list[int]) -> str:

@@ -60,10 +60,7 @@ class GEBM:
     node alone, the energy of evidence that was diffused over the graph, and energies that were
     diffused themselves are combined by a soft maximum.
 
-    Args:
-        logits: Of training rows ``[n, C]``.
-        features: ``[n, d]``.
-        y: Their classes ``[n]``.
+    It takes ``logits`` ``[n, C]``, ``features`` ``[n, d]`` and classes ``y`` of training rows.
     """
 
     def __init__(self, logits: Tensor, features: Tensor, y: Tensor) -> None:
@@ -100,8 +97,7 @@ class DensityAware:
     where :math:`d_i` is the mean distance of a row's standardised ``features`` to its ten nearest
     training rows and :math:`\bar d` its mean over the rows that are fitted on.
 
-    Args:
-        train: Predictions of training rows, with ``features``.
+    ``train`` are predictions of training rows, with ``features``.
     """
 
     def __init__(self, train: ClassPrediction) -> None:

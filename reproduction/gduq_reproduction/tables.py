@@ -26,35 +26,20 @@ _SUPERPIXELS = "Superpixels are ours (SLIC), not the released graphs."
 
 @dataclass(frozen=True)
 class Table:
-    """What is compared on which cells, and which figures are shown.
-
-    Args:
-        title: What the table shows.
-        cells: By scale.
-        methods: Of a cell at a scale: names of `gduq_reproduction.methods.METHODS`.
-        measures: Shown, one block each and
-        splits: per split.
-        last: Whether weights of the last epoch, as the paper takes them, are trained as well.
-        labels: Numbers of tables and figures in the paper.
-        seeds: How many the paper has; fewer at smaller scales.
-        calibrations: Of every method; tables of one store have the same.
-        store: Tables with the same one share their figures.
-        rows: Makes the figures of a job.
-        note: What to know when reading it.
-    """
+    """What is compared on which cells, and which figures are shown."""
 
     title: str
     cells: Callable[[Scale], Sequence[Cell]]
-    methods: Callable[[Cell, Scale], Sequence[str]]
+    methods: Callable[[Cell, Scale], Sequence[str]]  # names of `gduq_reproduction.methods.METHODS`
     measures: tuple[str, ...] = ("accuracy", "ece100", "ece", "nll", "brier", "aurc")
-    splits: tuple[str, ...] = ("ood_test", "id_test")
-    last: bool = True
-    labels: tuple[str, ...] = ()
-    seeds: int = 3
-    calibrations: tuple[str, ...] = ALL
-    store: str = "paper"
-    rows: Rows = work_rows
-    note: str = ""
+    splits: tuple[str, ...] = ("ood_test", "id_test")  # a block per measure and split
+    last: bool = True  # whether weights of the last epoch, as the paper takes them, are there too
+    labels: tuple[str, ...] = ()  # numbers of tables and figures in the paper
+    seeds: int = 3  # how many the paper has; fewer at smaller scales
+    calibrations: tuple[str, ...] = ALL  # of every method; tables of one store have the same
+    store: str = "paper"  # tables with the same one share their figures
+    rows: Rows = work_rows  # makes the figures of a job
+    note: str = ""  # what to know when reading it
 
     def jobs(
         self, scale: Scale, seeds: int | None, root: Path, chemprop: Path | None = None

@@ -16,16 +16,16 @@ import torch
 import gduq
 from gduq.data import catalog
 from gduq.errors import InputError
-from gduq_reproduction import printed
 from gduq_reproduction.bench import BenchResult, bench
 from gduq_reproduction.cells import CBAS, comparison_cells
 from gduq_reproduction.harness import Job, Store, long, run_jobs
-from gduq_reproduction.layouts import LAYOUTS, shaped
+from gduq_reproduction.layouts import LAYOUTS, load, shaped
 from gduq_reproduction.methods import LAST, METHODS, Work
 from gduq_reproduction.scoring import LEVELS, POST_HOC, work_rows
 from gduq_reproduction.tables import TABLES, find_table
 from tests.cli.cases import refused, run
 
+FILES = sorted({layout.printed for layout in LAYOUTS.values()})
 SEED = Path(__file__).parents[3] / "shared" / "seed"
 TINY = replace(CBAS[0], epochs=8, hidden=8, head="mlp", dropout=0.2)
 
@@ -73,12 +73,6 @@ def test_figures_are_those_of_the_library(figures, work):
         assert found["ece100"] == pytest.approx(gduq.metrics.ece(q, bins=100, strict=False))
     auroc = gduq.metrics.auroc(p["id_test"].novelty, p["ood_test"].novelty)
     assert rows.loc[("novelty", "novelty", "detection"), "auroc"] == pytest.approx(auroc)
-    one = gduq.choose(
-        work.plain, work.splits.train, work.views["id_val"], epochs=TINY.epochs, lr=TINY.lr,
-        batch_size=TINY.batch_size, progress=False,
-    )  # fmt: skip
-    loss = gduq.metrics.nll(gduq.predict(one, work.views["ood_test"]))
-    assert rows.loc[("choose 1.2", "copies", "ood_test"), "nll"] == pytest.approx(loss, abs=1e-6)
 
 
 def test_one_training_gives_both_choices_of_weights_and_goes_on(tmp_path):
@@ -223,7 +217,7 @@ def test_a_table_has_the_papers_shape_and_its_figures():
 def test_printed_tables_have_a_place_for_every_figure(number):
     """A layout that lacked a key would put several figures into one cell."""
     layout = LAYOUTS[number]
-    figures = pd.DataFrame(printed.load(layout.printed)["entries"])
+    figures = pd.DataFrame(load(layout.printed)["entries"])
     shown = shaped(layout, figures)
     kept = all(figures[k].isin(v).all() for k, v in layout.keep.items())
     assert len(shown.cells) == len(figures) or not kept
@@ -233,9 +227,9 @@ def test_printed_tables_have_a_place_for_every_figure(number):
 # -- the paper's figures ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", printed.FILES)
+@pytest.mark.parametrize("name", FILES)
 def test_printed_figures_are_sound(name):
-    content = printed.load(name)
+    content = load(name)
     assert content["label"]
     keys = pd.DataFrame(content["entries"]).drop(columns=["mean", "std"])
     assert not keys.duplicated().any()
@@ -246,11 +240,6 @@ def test_printed_figures_are_sound(name):
 
 SAMPLE = [
     # table's label, a line of the seed text, what the data file has for it
-    ("good_shifts_big", r"$\mathbf{0.047}$\small$\pm0.003$",
-     {"dataset": "motif-lpe/basis", "shift": "concept", "method": "anchored ensemble",
-      "calibration": "none", "measure": "ece100"}, 0.047),
-    ("ood_detection", r"$\mathbf{0.829 \pm 0.113}$",
-     {"dataset": "motif-lpe/size", "shift": "covariate", "method": "pretrained"}, 0.829),
     ("gengap", r"$\mathbf{0.030 \pm 0.026}$",
      {"dataset": "sst2/length", "shift": "covariate", "method": "pretrained"}, 0.03),
     ("parameters", r"2360110",
@@ -262,14 +251,14 @@ SAMPLE = [
 
 @pytest.mark.parametrize(("name", "line", "key", "value"), SAMPLE)
 def test_a_sample_of_figures(name, line, key, value):
-    entries = [e for e in printed.load(name)["entries"] if key.items() <= e.items()]
+    entries = [e for e in load(name)["entries"] if key.items() <= e.items()]
     assert [e["mean"] for e in entries] == [value]
     texts = list(SEED.glob("*.txt"))
     if not texts:
         pytest.skip("the paper's text is not at hand")
     text = texts[0].read_text()
     assert line in text
-    assert printed.load(name)["label"] in text
+    assert load(name)["label"] in text
 
 
 def test_parameter_counts_are_exact(tmp_path):

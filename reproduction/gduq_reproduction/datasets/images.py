@@ -21,7 +21,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq import shifts
-from gduq.data import Splits, View
+from gduq.data import Splits, View, add_laplacian
 from gduq.errors import not_installed
 from gduq.graphs import Packed
 from gduq.shifts.cuts import Cut, leave_out, limit_rows, make_splits
@@ -123,13 +123,14 @@ def superpixels(images: npt.NDArray[np.uint8], labels: Tensor, degrees: float = 
 
 
 def _graphs(root: Root, cut: Cut, degrees: int = 0) -> tuple[Packed, Tensor, Cut]:
-    key = ("mnist/superpixels", 2, degrees)
+    key = ("mnist/superpixels", 3, degrees)
     return graphs_of(root, key, cut, partial(_build, root, degrees))
 
 
 def _build(root: Root, degrees: int, rows: Tensor) -> list[Data]:
     labels = torch.from_numpy(read_mnist("labels", root))
-    return superpixels(read_mnist("images", root)[rows.numpy()], labels[rows], degrees)
+    graphs = superpixels(read_mnist("images", root)[rows.numpy()], labels[rows], degrees)
+    return list(add_laplacian(Packed.pack(graphs)))  # for networks with encodings
 
 
 # -- datasets ------------------------------------------------------------------------------------

@@ -82,10 +82,6 @@ def test_published_cora_degree_counts():
     graph = Data(edge_index=torch.from_numpy(edges), y=labels, num_nodes=len(labels))
     splits = shifts.by(graph, "degree", descending=True)
     assert [len(view) for _, view in splits] == [9378, 1979, 1979, 3003, 3454]
-    assert splits.domains["ood_test"].unique().tolist() == [1]
-    assert splits.domains["ood_val"].unique().tolist() == [2]
-    plain = shifts.by(graph, "degree", "no_shift")
-    assert [len(view) for _, view in plain] == [11875, 3959, 3959]
     turned = partial(concept, labels=graph.y)
     cuts = (shifts.by(graph, "degree", turned, seed=seed) for seed in range(40))
     sizes = torch.tensor([[len(view) for _, view in cut] for cut in cuts]).double()

@@ -7,9 +7,9 @@ from torch_geometric.datasets import TUDataset
 from gduq.errors import InputError
 from gduq_reproduction.cells import Cell
 from gduq_reproduction.datasets.tu import load_tu
+from gduq_reproduction.layouts import load
 from gduq_reproduction.methods import Work
 from gduq_reproduction.other_tables import size_rows
-from gduq_reproduction.printed import load
 from tests.data.real import real
 
 
