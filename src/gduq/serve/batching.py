@@ -184,9 +184,8 @@ class Batcher:
             # without those whose client has gone, or whose time is over
             turn = [(items, future) for items, future in turn if not future.done()]
             work = loop.run_in_executor(self._thread, self._respond, [items for items, _ in turn])
-            answers: Sequence[list[Entry] | Exception]
             try:
-                answers = await work
+                answers: list[list[Entry] | Exception] = [*await work]
             except Exception as error:
                 answers = [error] * len(turn)
             for (_, future), answer in zip(turn, answers, strict=True):
@@ -198,7 +197,6 @@ class Batcher:
                     future.set_result(answer)
 
     def _respond(self, requests: Sequence[Sequence[object]]) -> list[list[Entry]]:
-        """What becomes of the entries of some requests."""
         read = [read_graphs(items, self.limits, self._rdkit) for items in requests]
         graphs = dict(enumerate(one for part in read for one in part if not isinstance(one, str)))
         rows, reasons = {number: Rows() for number in graphs}, dict[int, str]()

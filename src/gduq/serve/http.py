@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,12 @@ import gduq
 from gduq.bundle import BundleInfo
 from gduq.data.smiles import RDKitProcess
 from gduq.errors import InputError
-from gduq.serve.batching import Batcher, Query, Refused, read_query
+from gduq.serve.batching import Batcher, Entry, Query, Refused, read_query
 from gduq.serve.server import Limits
 from gduq.serve.service import REASONS, Service
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Request
     from jinja2 import Template
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,7 +69,6 @@ def make_app(
             name them, else a page of another site could ask through the user's browser.
         keys: Only requests with one of these are answered, if there are any.
     """
-    from anyio import fail_after
     from fastapi import FastAPI, Request
     from fastapi.responses import HTMLResponse, JSONResponse, Response
     from prometheus_client import generate_latest
@@ -102,16 +102,8 @@ def make_app(
     @app.post("/predict", summary="Answers", response_model=PredictResponse, openapi_extra=_BODY)
     async def predict(request: Request) -> Response:
         """One entry per graph, or per node where the model answers for nodes."""
-        kind, body = request.headers.get("content-type", ""), bytearray()
-        if (kind := kind.partition(";")[0].strip().lower()) != "application/json":
-            raise Refused(415, f"expected content-type application/json, got {kind[:50]!r}")
         try:
-            with fail_after(limits.seconds):
-                async for piece in request.stream():
-                    body += piece
-                    if len(body) > limits.body:
-                        raise Refused(413, f"expected at most {limits.body} bytes, got more")
-                found = await batcher.answer(read_query(bytes(body), limits))
+            found = await asyncio.wait_for(_answer(request, batcher), limits.seconds)
             bad = [{"row": n, "reason": one} for n, one in enumerate(found) if isinstance(one, str)]
             good = [(n, one) for n, one in enumerate(found) if not isinstance(one, str)]
             rows = [{**row, "row": n} for n, one in good for row in one]
@@ -119,7 +111,7 @@ def make_app(
             content = to_json(answer, inf_nan_mode="null")
         except Refused:
             raise
-        except TimeoutError:
+        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
             raise Refused(504, f"no answer within {limits.seconds:g} seconds") from None
         except asyncio.CancelledError:  # the service stops
             raise Refused(503, "the service is shutting down") from None
@@ -169,6 +161,18 @@ def make_app(
     return app
 
 
+async def _answer(request: "Request", batcher: Batcher) -> list[Entry]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, f"expected content-type application/json, got {kind[:50]!r}")
+    most, body = batcher.limits.body, bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise Refused(413, f"expected at most {most} bytes, got more")
+    return await batcher.answer(read_query(bytes(body), batcher.limits))
+
+
 # -- what an operator sees -------------------------------------------------------------------------
 
 
@@ -194,11 +198,9 @@ class Watch:
         self.trust = Histogram("gduq_trust", "Of rows answered", **parts)
         for reason in REASONS:  # there from the start
             self.abstained.labels(reason)
-        if (monitor := self.monitor) is not None:
-            capital = Gauge("gduq_monitor_log_capital", "Evidence of a shift", **ours)
-            capital.set_function(lambda: monitor.log_capital)
-            alarm = Gauge("gduq_monitor_alarm", "1 once it rang", **ours)
-            alarm.set_function(lambda: monitor.alarm)
+        for name in () if self.monitor is None else ("log_capital", "alarm"):
+            gauge = Gauge(f"gduq_monitor_{name}", "Of the test for a shift", **ours)
+            gauge.set_function(partial(getattr, self.monitor, name))
 
     def answered(self, rows: Sequence[Mapping[str, object]], rejected: int) -> dict[str, int]:
         """Note an answer; its numbers of rows, of those abstained from, and of graphs rejected."""
