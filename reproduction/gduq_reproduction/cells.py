@@ -86,7 +86,8 @@ class Cell:
             graphs, degree = splits.train.graphs, None
             if self.conv == "pna":
                 degree = PNAConv.get_degree_histogram(DataLoader(list(graphs), 256))
-            return self.network_of(graphs[0].x.size(1), outputs, degree=degree)
+            channels = 0 if graphs[0].x is None else graphs[0].x.size(1)  # encodings alone
+            return self.network_of(channels, outputs, degree=degree)
 
     def network_of(self, channels: int, outputs: int, **changes: Any) -> gduq.nn.GNN:
         """A network for features and outputs of given widths."""

@@ -44,8 +44,8 @@ DETECTORS = ("msp", "energy", "epistemic", "entropy", "novelty")
 # of `gduq.evaluate`, as far as a kind of predictions has them
 MEASURES = ("nll", "brier", "ece", "ece_debiased", "aurc", "accuracy", "roc_auc", "rmse", "crps",
             "miscalibration_area", "coverage_90", "width_90", "spearman")  # fmt: skip
-HIGHER = ("accuracy", "errors", "auroc", "auroc_val", "msp", "msp_errors", "spearman",
-          "roc_auc")  # is better  # fmt: skip
+HIGHER = ("accuracy", "errors", "auroc", "auroc_val", "msp", "msp_errors", "msp_val",
+          "spearman", "roc_auc")  # is better  # fmt: skip
 
 Row = dict[str, Any]
 

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 
 from gduq_reproduction.pages import ROOT, Claim, by_cell, claimed, pages, tables
+from gduq_reproduction.scoring import HIGHER
 
 
 def test_pages_are_those_of_the_figures():
@@ -31,4 +32,5 @@ def test_the_best_of_several_and_each_of_them():
     }
     counts = claimed(by_cell(pd.DataFrame(rows)), claims)
     count = [(c["won"], c["of"], c["theirs"], c["ours"]) for c in counts.values()]
+    assert "msp_val" in HIGHER
     assert count == [(0, 1, 0.2, 0.6), (1, 3, 0.267, 0.367), (1, 1, 0.4, 0.1)]
