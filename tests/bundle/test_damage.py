@@ -91,7 +91,7 @@ def test_flipped_bits_are_refused_or_another_weight(sound, place, data):
         load(put(place, bytes(raw)))
 
 
-@pytest.mark.parametrize("other", ["gduq bundle 7", "gduq bundle 9", ""])
+@pytest.mark.parametrize("other", ["gduq bundle 7", "gduq bundle 10", ""])
 def test_another_format_is_refused(sound, place, other):
     path = rewritten(place, sound, lambda words: words.update(format=other))
     for read in (load, describe, load_reference):

@@ -122,6 +122,9 @@ def test_a_fitted_model_says_it_and_keeps_it(model, tmp_path):
     gduq.save(model, tmp_path / "bundle")
     again = gduq.predict(gduq.load(tmp_path / "bundle")[0], splits.id_test)
     assert torch.equal(again.trust, known.trust)
+    forged = Trust()
+    forged.load_state_dict(Trust().state_dict() | {"coefficients": torch.ones(2).double()})
+    assert not forged.fitted
     parts = [known[:5], known[5:]]
     assert torch.equal(gduq.Prediction.concatenate(parts).trust, known.trust)
 

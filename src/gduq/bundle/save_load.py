@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BundleInfo", "describe", "load", "load_reference", "save"]
 
-_FORMAT = "gduq bundle 8"  # no other one is read
+_FORMAT = "gduq bundle 9"  # no other one is read
 _REFERENCE = ("samples", "target", "novelty", "trust", "weights")  # what is kept of a prediction
 _MODELS = (Anchored, models.Ensemble, models.HeadEnsemble, models.LastLayerLaplace,
            models.MCDropout, models.Neighbours, models.Network, models.Stack)  # fmt: skip

@@ -70,7 +70,7 @@ class Trust(AnySize):
     @property
     def fitted(self) -> bool:
         """Whether there is anything to go by."""
-        return self.coefficients.numel() > 0
+        return self.coefficients.shape == (3,)  # of a forged file they may be any
 
     def fit(self, sets: Sequence[Evidence]) -> Trust:
         """Fit the coefficients; the first set are validation rows, further ones their copies."""
